@@ -25,71 +25,6 @@ var cppTypes = map[dtype]string{f32: "float", f64: "double", i64: "long long", i
 // threads. Fixed, so that the result does not depend on the threads.
 const chunks = 64
 
-// segment is consecutive kernels that Python calls as one function.
-type segment struct {
-	name    string
-	kernels []*kernel
-	buffers []*buffer // arguments, in order
-	batch   bool
-	after   bool // a call of torch
-}
-
-// segments cuts the steps at the calls of torch.
-func (p *plan) segments() []segment {
-	var out []segment
-	open := false
-	for i, s := range p.steps {
-		if s.kernel == nil {
-			open = false
-			continue
-		}
-		if !open {
-			out = append(out, segment{name: fmt.Sprintf("run%d", len(out)), after: i > 0})
-			open = true
-		}
-		g := &out[len(out)-1]
-		g.kernels = append(g.kernels, s.kernel)
-		g.batch = g.batch || s.kernel.batch
-		for _, b := range s.kernel.buffers() {
-			if !slices.Contains(g.buffers, b) {
-				g.buffers = append(g.buffers, b)
-			}
-		}
-	}
-	return out
-}
-
-// buffers returns what a kernel reads, then what it writes.
-func (k *kernel) buffers() []*buffer {
-	var out []*buffer
-	add := func(b *buffer) {
-		if !slices.Contains(out, b) {
-			out = append(out, b)
-		}
-	}
-	read := func(v *value) {
-		visit(v, func(w *value) {
-			if w.kind == load {
-				add(w.buf)
-			}
-		})
-	}
-	for _, a := range k.anchors {
-		read(a.operand)
-	}
-	for _, s := range k.stores {
-		read(s.value)
-	}
-	for _, s := range k.stores {
-		add(s.buf)
-	}
-	return out
-}
-
-func (k *kernel) writes(b *buffer) bool {
-	return slices.ContainsFunc(k.stores, func(s store) bool { return s.buf == b })
-}
-
 // emitCPP returns the whole C++ source.
 func emitCPP(p *plan, knobs schedule) string {
 	e := &cpp{plan: p, knobs: knobs}
@@ -906,14 +841,6 @@ func (b *body) storing(stores []store, first, count string, f func(func(store, s
 	for _, s := range past {
 		b.line("{ const long long i%d = %s; kw::stream(%s + %s, past_%s, %s); }", b.g.inner, first, s.buf.name, bracketed(b.at(s)), s.buf.name, count)
 	}
-}
-
-func storedValues(stores []store) []*value {
-	out := make([]*value, len(stores))
-	for i, s := range stores {
-		out[i] = s.value
-	}
-	return out
 }
 
 // each opens a loop over [from, to) in which nothing is carried, as vector code where

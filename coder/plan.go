@@ -508,3 +508,22 @@ func (p *plan) markBatch() error {
 	}
 	return nil
 }
+
+func storedValues(stores []store) []*value {
+	out := make([]*value, len(stores))
+	for i, s := range stores {
+		out[i] = s.value
+	}
+	return out
+}
+
+// visit calls f for each value of a kernel.
+func (k *kernel) visit(f func(*value)) {
+	for _, v := range storedValues(k.stores) {
+		visit(v, f)
+	}
+	for _, a := range k.anchors {
+		f(a.value)
+		visit(a.operand, f)
+	}
+}

@@ -154,17 +154,6 @@ func (k *kernel) decides() bool {
 	return found
 }
 
-// visit calls f for each value of a kernel.
-func (k *kernel) visit(f func(*value)) {
-	for _, v := range storedValues(k.stores) {
-		visit(v, f)
-	}
-	for _, a := range k.anchors {
-		f(a.value)
-		visit(a.operand, f)
-	}
-}
-
 // decides reports whether a call makes whole numbers, or what is like them, of
 // numbers: of what a kernel leaves, for all that is known here.
 func (c *torchCall) decides() bool {
