@@ -2,19 +2,26 @@ package coder
 
 import (
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/graphtest"
 )
 
-// planned returns the plan of a fixture.
-func planned(t *testing.T, name string) (*plan, fixture) {
+// graphFile has the graphs that are committed.
+const graphFile = "testdata/graphs.jsonl"
+
+func committedGraphs(t *testing.T) map[string]graphtest.Graph {
 	t.Helper()
-	f, ok := committed(t)[name]
+	return graphtest.File(t, graphFile)
+}
+
+// planned returns the plan of a fixture.
+func planned(t *testing.T, name string) (*plan, graphtest.Graph) {
+	t.Helper()
+	f, ok := committedGraphs(t)[name]
 	if !ok {
 		t.Fatalf("%s: no fixture", name)
 	}
@@ -34,16 +41,7 @@ func planned(t *testing.T, name string) (*plan, fixture) {
 func plannedAs(t *testing.T, name string, rows, columns int) *plan {
 	t.Helper()
 	_, f := planned(t, name)
-	return planOf(t, string(resized(f, rows, columns)))
-}
-
-// resized is the graph of a fixture of 33 x 129 for another size.
-func resized(f fixture, rows, columns int) []byte {
-	text := f.Graph
-	for was, is := range map[string]int{"33": rows, "129": columns} {
-		text = regexp.MustCompile(`\b`+was+`\b`).ReplaceAll(text, []byte(strconv.Itoa(is)))
-	}
-	return text
+	return planOf(t, string(f.Resized(rows, columns)))
 }
 
 // planOf plans a graph.
@@ -78,8 +76,8 @@ func holdsForms(t *testing.T, source string, has, lacks []string) {
 // emitted returns the C++ of a fixture with some knobs set.
 func emitted(t *testing.T, name string, knobs map[string]int) string {
 	t.Helper()
-	p, f := planned(t, name)
-	return emitCPP(p, defaultSchedule(p, input(f).Device).with(knobs))
+	p, _ := planned(t, name)
+	return emitCPP(p, defaultSchedule(p, graphtest.CPU).with(knobs))
 }
 
 // TestForms checks by what is written that a knob or a shape chooses the form
@@ -158,7 +156,7 @@ func TestDefaultPasses(t *testing.T) {
 		"rms_norm":         {},
 		"large_group_norm": {Value: 3, Choices: []int{1, 3}},
 	} {
-		f := committed(t)[name]
+		f := committedGraphs(t)[name]
 		g, err := decodeGraph(f.Graph)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -167,7 +165,7 @@ func TestDefaultPasses(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		s := defaultSchedule(p, input(f).Device)
+		s := defaultSchedule(p, graphtest.CPU)
 		if got := s["passes"]; got.Value != want.Value || !slices.Equal(got.Choices, want.Choices) {
 			t.Errorf("%s: %+v, not %+v", name, got, want)
 		}

@@ -1,7 +1,6 @@
 package coder
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -14,7 +13,11 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/graphtest"
 )
+
+// includeFolder is where <kw/...> lies.
+const includeFolder = "../hwfeedback/harness/include"
 
 // cudaOf returns the CUDA of a fixture's candidate with some knobs set.
 func cudaOf(t *testing.T, name string, knobs map[string]int) string {
@@ -65,11 +68,7 @@ func TestWhatKernelsBeforeWriteIsNotReadEarly(t *testing.T) {
 	kernel := regexp.MustCompile(`(?s)__global__ [^\n]* (kernel\w+)\(([^)]*)\) \{(.*?)\n}`)
 	parameter := regexp.MustCompile(`(?:^|, )(const )?[\w ]+\*( __restrict__)? (\w+)`)
 	seen := 0
-	b, err := os.ReadFile("testdata/graphs.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range readFixtures(t, b) {
+	for _, f := range committedGraphs(t) {
 		if string(f.Graph) == "null" {
 			continue
 		}
@@ -474,12 +473,20 @@ func TestCUDACompiles(t *testing.T) {
 		source, _ := emitCUDA(p, s.with(c.knobs), target{gpu: true, multiprocessors: 132, shared: leastShared})
 		sources[fmt.Sprintf("%s_%d", c.fixture, len(sources))] = source
 	}
-	for name, f := range committed(t) {
-		c, err := Builtin{}.Propose(context.Background(), onGPU(f))
+	for name, f := range committedGraphs(t) {
+		g, err := decodeGraph(f.Graph)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		_, source, _ := strings.Cut(c.Source, "source=r\"\"\"\n")
+		p, err := makePlan(unbiased(g), true)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		code, err := emitPython(p, cudaSchedule(p), gpuTarget(graphtest.GPU))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_, source, _ := strings.Cut(code, "source=r\"\"\"\n")
 		sources[name], _, _ = strings.Cut(source, `""")`)
 	}
 	for _, name := range sortedKeys(sources) {
@@ -499,29 +506,9 @@ func TestCUDACompiles(t *testing.T) {
 	if err := os.WriteFile(file, []byte(head+all.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(nvcc, "-I"+headerFolder, "-std=c++17", "-fmad=false", "-Xcicc", "-O1", "-Xptxas", "-O1", "-gencode=arch=compute_80,code=sm_80",
+	out, err := exec.Command(nvcc, "-I"+includeFolder, "-std=c++17", "-fmad=false", "-Xcicc", "-O1", "-Xptxas", "-O1", "-gencode=arch=compute_80,code=sm_80",
 		"-gencode=arch=compute_100,code=sm_100", "--threads", "2", "-c", file, "-o", file+".o").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v:\n%s", err, out)
-	}
-}
-
-// TestConvolutionBias: on a GPU torch would add the bias in a kernel of its own.
-func TestConvolutionBias(t *testing.T) {
-	f := committed(t)["conv_pool"]
-	for name, c := range map[string]struct {
-		in   kernelwright.CoderInput
-		want string
-	}{
-		"on a GPU": {onGPU(f), "F.conv2d(x_in, layer_weight, None)"},
-		"on a CPU": {input(f), "F.conv2d(x_in, layer_weight, layer_bias)"},
-	} {
-		got, err := Builtin{}.Propose(context.Background(), c.in)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if !strings.Contains(got.Source, c.want) {
-			t.Errorf("%s: no %s in\n%s", name, c.want, got.Source)
-		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kernelwright/kernelwright/coder/internal/graphtest"
 )
 
 // TestLevelsOfKernelBench counts what of KernelBench's levels is covered on a GPU,
@@ -65,7 +67,7 @@ func coveredOf(t *testing.T, level string) (map[string][]string, int) {
 		t.Fatal(err)
 	}
 	covered := map[string][]string{}
-	for _, f := range readFixtures(t, captured) {
+	for _, f := range graphtest.Read(t, captured) {
 		in := onGPU(f)
 		if string(f.Graph) == "null" {
 			in.Task.Graph = nil
@@ -79,7 +81,7 @@ func coveredOf(t *testing.T, level string) (map[string][]string, int) {
 	return covered, len(files)
 }
 
-func leftToTorch(t *testing.T, f fixture) []string {
+func leftToTorch(t *testing.T, f graphtest.Graph) []string {
 	t.Helper()
 	g, err := decodeGraph(f.Graph)
 	if err != nil {
