@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -205,7 +207,7 @@ func candidatesAreRight(t *testing.T, input func(graphtest.Graph) kernelwright.C
 		}
 		n := 0
 		all := variants(t, f, input)
-		for _, tag := range sortedKeys(all) {
+		for _, tag := range slices.Sorted(maps.Keys(all)) {
 			n++
 			every := few
 			if strings.HasPrefix(f.Name, "large_") || strings.HasPrefix(f.Name, "wide_") {

@@ -5,14 +5,12 @@ package coder
 import (
 	"context"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
-
-var nan = math.NaN()
 
 // Builtin is the offline Coder. The same input gives the same candidate; it
 // keeps nothing between calls: where it stands is read from the last
@@ -206,7 +204,7 @@ func moved(a, b schedule) []kernelwright.Step {
 
 func difference(a, b schedule) string {
 	var out []string
-	for _, name := range sortedKeys(b) {
+	for _, name := range slices.Sorted(maps.Keys(b)) {
 		if a[name].Value != b[name].Value {
 			out = append(out, fmt.Sprintf("%s %d -> %d", name, a[name].Value, b[name].Value))
 		}

@@ -227,7 +227,7 @@ func (e *cpp) kernel(k *kernel) {
 	}
 	side := 1
 	if k.kind == scanKernel && !b.g.lanes {
-		b.wide = k.splits(b.g, work, threads)
+		b.wide = splits(k, b.g, work, threads)
 		// No more rows side by side than leave every thread something to do.
 		for side = e.knobs.get("chains", 1); side > 1 && !b.wide && work < side*threads; {
 			side /= 2
@@ -530,8 +530,8 @@ func (b *body) compute(level int, roots ...*value) {
 		}
 		if b.ready[v] {
 			if level == len(b.g.order)+1 {
-				b.line("const float %s = %s;", v.label(), b.place(v))
-				b.name(v, v.label())
+				b.line("const float %s = %s;", label(v), b.place(v))
+				b.name(v, label(v))
 			}
 			return
 		}
@@ -552,7 +552,7 @@ func (b *body) compute(level int, roots ...*value) {
 			b.name(v, bracketed(text))
 			return
 		}
-		n := v.label()
+		n := label(v)
 		b.line("const %s %s = %s;", cppTypes[v.dtype], n, text)
 		b.name(v, n)
 		if b.cached[v] {

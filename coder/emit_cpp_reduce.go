@@ -2,6 +2,7 @@ package coder
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -237,7 +238,7 @@ func (b *body) pass(accs []acc, stores []store) {
 			case c.arg():
 				b.line("r%d[lane] = at%d[lane];", v.id, v.id)
 			case c.flagged:
-				b.line("r%d[lane] = %s[lane] ? %s : %s[lane];", v.id, c.bad(), literal(nan, v.dtype), c.name())
+				b.line("r%d[lane] = %s[lane] ? %s : %s[lane];", v.id, c.bad(), literal(math.NaN(), v.dtype), c.name())
 			default:
 				b.line("r%d[lane] = %s;", v.id, b.result(accs, c, "[lane]"))
 			}
@@ -248,7 +249,7 @@ func (b *body) pass(accs []acc, stores []store) {
 		case c.arg():
 			b.search(c)
 		case c.flagged:
-			b.line("const %s r%d = %s ? %s : %s;", t, v.id, c.bad(), literal(nan, v.dtype), c.name())
+			b.line("const %s r%d = %s ? %s : %s;", t, v.id, c.bad(), literal(math.NaN(), v.dtype), c.name())
 		default:
 			b.line("const %s r%d = %s;", t, v.id, b.result(accs, c, ""))
 		}
@@ -286,7 +287,7 @@ func (b *body) called(accs []acc, stores []store) bool {
 		}
 		name = b.summed(c)
 	}
-	n := v.label()
+	n := label(v)
 	b.open("const %s %s = kw::%s(%s, [&](long long i%d)", cppTypes[v.dtype], n, name, b.size(b.g.inner), b.g.inner)
 	b.push()
 	b.computeOnce(roots(accs, stores)...)
@@ -332,7 +333,7 @@ func (b *body) result(accs []acc, c acc, suffix string) string {
 		n = fmt.Sprintf("(%s / %d)", n, b.k.rowLength())
 	case c.a.value.op == "maxnum" && pair && b.g.lanes:
 		// No element came near the least float: all were -inf.
-		n = fmt.Sprintf("(%s%s == 0 ? %s : %s)", d.name(), suffix, literal(-inf, c.a.value.dtype), n)
+		n = fmt.Sprintf("(%s%s == 0 ? %s : %s)", d.name(), suffix, literal(math.Inf(-1), c.a.value.dtype), n)
 	}
 	return fmt.Sprintf("(%s)%s", cppTypes[c.a.value.dtype], n)
 }
@@ -388,7 +389,7 @@ func (b *body) blocks(accs []acc) {
 			// Under a maximum of -inf the differences would be NaN.
 			zero := literal(0, v.dtype)
 			b.line("const %s top%d = %s > %s ? %s : %s;", t, v.id, c.name(), whole.name(), c.name(), whole.name())
-			b.line("const %s r%d = top%d == %s ? %s : top%d;", t, v.id, v.id, literal(-inf, v.dtype), zero, v.id)
+			b.line("const %s r%d = top%d == %s ? %s : top%d;", t, v.id, v.id, literal(math.Inf(-1), v.dtype), zero, v.id)
 			b.line("if (top%d > %s) a%d *= kw::exp(%s - r%d);", v.id, whole.name(), d.a.value.id, whole.name(), v.id)
 			b.line("%s = top%d;", whole.name(), v.id)
 		} else {
@@ -882,7 +883,7 @@ func (b *body) pool(a *anchor) {
 	}
 	init := "0"
 	if v.op == "max" {
-		init = literal(-inf, v.dtype)
+		init = literal(math.Inf(-1), v.dtype)
 	}
 	// Two selects, one after the other: from one with both conditions GCC makes
 	// a branch around the store, and no vectors.

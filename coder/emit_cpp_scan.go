@@ -128,7 +128,7 @@ const splitLength = 1 << 15
 // splits reports whether a scan's rows are too few to be spread over threads,
 // and long enough to be cut. Products and doubles are left alone: a part of
 // theirs may overflow where the whole does not.
-func (k *kernel) splits(g geometry, rows, threads int) bool {
+func splits(k *kernel, g geometry, rows, threads int) bool {
 	if rows >= 2*threads || g.groups[g.inner].size < splitLength || k.cost() < parallelCost {
 		return false
 	}

@@ -6,7 +6,7 @@ import (
 
 // largest returns the number of elements of the largest tensor that a kernel
 // touches, or of the space that it walks.
-func (k *kernel) largest() int {
+func largest(k *kernel) int {
 	most := numel(k.space)
 	for _, b := range k.buffers() {
 		most = max(most, numel(b.shape))
@@ -15,12 +15,12 @@ func (k *kernel) largest() int {
 }
 
 // far reports whether positions in a kernel's tensors need 64 bits.
-func (k *kernel) far() bool { return k.largest() >= positionsLimit }
+func far(k *kernel) bool { return largest(k) >= positionsLimit }
 
 // counted is how far a thread counts: over all elements of a map, and in a walk
 // over rows to the end of a row as its tensors lie in memory. Divisions in 64
 // bits cost four times as much, so it counts in 32 where they suffice.
-func (k *kernel) counted(g geometry) int {
+func counted(k *kernel, g geometry) int {
 	most := numel(k.space)
 	if k.kind != mapKernel {
 		most = 1
@@ -64,7 +64,7 @@ func (k *kernel) counted(g geometry) int {
 }
 
 // mostBatch is the largest batch for which positions can be counted; 0 for any.
-func (p *plan) mostBatch() int {
+func mostBatch(p *plan) int {
 	most := 0
 	limit := func(n int) {
 		if m := positionsLimit / max(n/p.g.Batch.Size, 1); most == 0 || m < most {
@@ -77,9 +77,9 @@ func (p *plan) mostBatch() int {
 			continue
 		}
 		g := k.geometry()
-		if !k.far() {
-			limit(k.largest())
-		} else if n := k.counted(g); n < positionsLimit && (k.kind == mapKernel || g.groups[g.inner].batch) {
+		if !far(k) {
+			limit(largest(k))
+		} else if n := counted(k, g); n < positionsLimit && (k.kind == mapKernel || g.groups[g.inner].batch) {
 			limit(n)
 		}
 	}

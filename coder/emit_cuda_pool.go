@@ -2,6 +2,7 @@ package coder
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -41,17 +42,17 @@ const (
 )
 
 // onlyWindow returns the window of a kernel of one pooling, nil of others.
-func (k *kernel) onlyWindow() *window {
+func onlyWindow(k *kernel) *window {
 	if k.kind != mapKernel || len(k.anchors) != 1 || k.anchors[0].value.kind != pool {
 		return nil
 	}
 	return k.anchors[0].value.window
 }
 
-// lined reports whether a kernel is one pooling whose windows overlap along the
+// hasLine reports whether a kernel is one pooling whose windows overlap along the
 // last dimension, which has a loop of its own.
-func (k *kernel) lined(t geometry) bool {
-	w := k.onlyWindow()
+func hasLine(k *kernel, t geometry) bool {
+	w := onlyWindow(k)
 	if w == nil {
 		return false
 	}
@@ -63,7 +64,7 @@ func (k *kernel) lined(t geometry) bool {
 // poolLine returns the line of a kernel and the column with it, nil where it has
 // none or no room for it.
 func (g *gpu) poolLine(items int) (*line, column) {
-	if g.knobs.get("stage", 0) == 0 || !g.k.lined(g.g) {
+	if g.knobs.get("stage", 0) == 0 || !hasLine(g.k, g.g) {
 		return nil, column{}
 	}
 	v := g.k.anchors[0].value
@@ -184,10 +185,10 @@ func (g *gpu) lines(l *line) {
 	g.start("", mapBlock, fmt.Sprintf("(rows + %d) / %d * %d", l.rows-1, l.rows, l.parts), nil)
 }
 
-// columned returns the group of the last dimension but one of a kernel of one
+// columnGroup returns the group of the last dimension but one of a kernel of one
 // pooling, if it has a loop of its own; else -1.
-func (k *kernel) columned(t geometry) int {
-	w := k.onlyWindow()
+func columnGroup(k *kernel, t geometry) int {
+	w := onlyWindow(k)
 	if w == nil || len(w.kernel) < 2 || numel(w.kernel) > 64 {
 		return -1
 	}
@@ -202,22 +203,22 @@ func (k *kernel) columned(t geometry) int {
 // dimension but one so far that at most `share` of `of` rows are read that windows
 // have; else one row.
 func (g *gpu) poolColumn(share, of int) column {
-	i := g.k.columned(g.g)
+	i := columnGroup(g.k, g.g)
 	if i < 0 {
 		return column{}
 	}
-	w := g.k.onlyWindow()
+	w := onlyWindow(g.k)
 	d := len(w.kernel) - 2
 	rows := min(g.knobs.get("share", columnRows), g.g.groups[i].size)
-	for rows > 1 && len(w.lines(d, rows))*of > rows*w.kernel[d]*share {
+	for rows > 1 && len(linesOf(w, d, rows))*of > rows*w.kernel[d]*share {
 		rows--
 	}
 	return column{i, rows}
 }
 
-// lines returns, in order and from the start of the first window, which positions
+// linesOf returns, in order and from the start of the first window, which positions
 // along dimension d the windows of outputs side by side take.
-func (w *window) lines(d, outputs int) []int {
+func linesOf(w *window, d, outputs int) []int {
 	var out []int
 	for n := range outputs {
 		for k := range w.kernel[d] {
@@ -230,8 +231,8 @@ func (w *window) lines(d, outputs int) []int {
 	return out
 }
 
-// origin names where the first window of a pooling begins along a dimension.
-func (a *anchor) origin(d int) string { return fmt.Sprintf("from%d_%d", a.value.id, d) }
+// originOf names where the first window of a pooling begins along a dimension.
+func originOf(a *anchor, d int) string { return fmt.Sprintf("from%d_%d", a.value.id, d) }
 
 // outputAt is the position of the thread's first output along a dimension of the window.
 func (g *gpu) outputAt(w *window, d int) string {
@@ -264,7 +265,7 @@ func (g *gpu) emptied(a *anchor, rows int) {
 	v := a.value
 	g.line("%s p%d[%d];", poolType(v), v.id, rows)
 	g.line("#pragma unroll")
-	g.line("for (int n = 0; n < %d; ++n) p%d[n] = %s;", rows, v.id, a.neutral())
+	g.line("for (int n = 0; n < %d; ++n) p%d[n] = %s;", rows, v.id, neutralOf(a))
 }
 
 // windows has p of a pooling take its windows, or what they have of one column:
@@ -278,7 +279,7 @@ func (g *gpu) windows(a *anchor) {
 		if g.across != "" && d == len(w.kernel)-1 {
 			continue
 		}
-		q := a.origin(d)
+		q := originOf(a, d)
 		g.line("const pos %s = %s * %d - %d;", q, g.outputAt(w, d), w.stride[d], w.padding[d])
 		reach := w.dilation[d] * (w.kernel[d] - 1)
 		if d == len(w.kernel)-2 && rows > 1 {
@@ -331,13 +332,13 @@ func (g *gpu) taps(a *anchor, d int, by border) {
 		}
 	}
 	if d == rank-2 && g.column.rows > 1 {
-		lines := w.lines(d, g.column.rows)
+		lines := linesOf(w, d, g.column.rows)
 		g.line("constexpr int lines[] = {%s};", strings.Trim(strings.ReplaceAll(fmt.Sprint(lines), " ", ", "), "[]"))
 		g.line("#pragma unroll")
 		g.open("for (int line = 0; line < %d; ++line)", len(lines))
-		g.line("const pos q%d = %s + lines[line];", d, a.origin(d))
+		g.line("const pos q%d = %s + lines[line];", d, originOf(a, d))
 		look(d, func() {
-			g.line("%s h = %s;", cppTypes[a.value.dtype], a.neutral())
+			g.line("%s h = %s;", cppTypes[a.value.dtype], neutralOf(a))
 			g.acrossLine(a, by, "h")
 			g.line("#pragma unroll")
 			g.open("for (int n = 0; n < %d; ++n)", g.column.rows)
@@ -356,7 +357,7 @@ func (g *gpu) taps(a *anchor, d int, by border) {
 		g.line("#pragma unroll")
 	}
 	g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
-	g.line("const pos q%d = %s + k%d * %d;", d, a.origin(d), d, w.dilation[d])
+	g.line("const pos q%d = %s + k%d * %d;", d, originOf(a, d), d, w.dilation[d])
 	look(d, func() { g.taps(a, d+1, by) })
 	g.close()
 }
@@ -374,7 +375,7 @@ func (g *gpu) acrossLine(a *anchor, by border, to string) {
 			g.line("#pragma unroll")
 		}
 		g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
-		g.line("const pos q%d = %s + k%d * %d;", d, a.origin(d), d, w.dilation[d])
+		g.line("const pos q%d = %s + k%d * %d;", d, originOf(a, d), d, w.dilation[d])
 		if by == branching {
 			g.line("if (q%d < 0 || q%d >= %d) continue;", d, d, w.in[d])
 		}
@@ -386,8 +387,8 @@ func (g *gpu) acrossLine(a *anchor, by border, to string) {
 		g.window = append(g.window, fmt.Sprintf("q%d", i))
 	}
 	if by == masked {
-		g.line("%s h = %s;", cppTypes[a.value.dtype], a.neutral())
-		g.open("if (%s)", w.within())
+		g.line("%s h = %s;", cppTypes[a.value.dtype], neutralOf(a))
+		g.open("if (%s)", insideOf(w))
 	}
 	g.compute(g.innermost(), a.operand)
 	x := g.text(a.operand)
@@ -402,8 +403,8 @@ func (g *gpu) acrossLine(a *anchor, by border, to string) {
 	g.close()
 }
 
-// within is the condition that an element of a window, q0 and so on, is in the tensor.
-func (w *window) within() string {
+// insideOf is the condition that an element of a window, q0 and so on, is in the tensor.
+func insideOf(w *window) string {
 	var all []string
 	for d := range w.kernel {
 		if w.padding[d] > 0 {
@@ -413,10 +414,10 @@ func (w *window) within() string {
 	return strings.Join(all, " && ")
 }
 
-// neutral is what changes no window.
-func (a *anchor) neutral() string {
+// neutralOf is what changes no window.
+func neutralOf(a *anchor) string {
 	if a.value.op == "max" {
-		return literal(-inf, a.value.dtype)
+		return literal(math.Inf(-1), a.value.dtype)
 	}
 	return "0"
 }
@@ -429,8 +430,8 @@ func (g *gpu) takes(a *anchor, to, x string) string {
 	return fmt.Sprintf("%s += %s;", to, x)
 }
 
-// dividesBy is by what an average divides; 0 where that is not the same everywhere.
-func (w *window) dividesBy() int {
+// divisorOf is by what an average divides; 0 where that is not the same everywhere.
+func divisorOf(w *window) int {
 	if w.divisor == 0 && (w.counted || !slices.ContainsFunc(w.padding, func(p int) bool { return p > 0 })) {
 		return numel(w.kernel)
 	}
@@ -445,7 +446,7 @@ func (g *gpu) finish(a *anchor, p string) {
 		g.line("const %s r%d = %s;", typ, v.id, p)
 		return
 	}
-	if divisor := w.dividesBy(); divisor > 0 {
+	if divisor := divisorOf(w); divisor > 0 {
 		g.line("const %s r%d = (%s)(%s / %d);", typ, v.id, typ, p, divisor)
 		return
 	}

@@ -2,6 +2,7 @@ package coder
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -53,19 +54,19 @@ func (g *gpu) carry(a *anchor, accs []*anchor) carry {
 	case c.with != nil && op == "mean":
 		c.typ, c.init = "kw::Welford<"+t+">", "0, 0, 0"
 	case c.with != nil:
-		c.typ, c.init = "kw::MaxSum<"+t+">", literal(-inf, a.operand.dtype)+", 0"
+		c.typ, c.init = "kw::MaxSum<"+t+">", literal(math.Inf(-1), a.operand.dtype)+", 0"
 	case op == "prod":
 		c.typ, c.init = "kw::Product<"+accumulator(a.value.dtype)+">", "1"
 	case op == "max":
-		c.typ, c.init = "kw::Max<"+t+">", literal(-inf, a.operand.dtype)
+		c.typ, c.init = "kw::Max<"+t+">", literal(math.Inf(-1), a.operand.dtype)
 	case op == "min":
-		c.typ, c.init = "kw::Min<"+t+">", literal(inf, a.operand.dtype)
+		c.typ, c.init = "kw::Min<"+t+">", literal(math.Inf(1), a.operand.dtype)
 	case op == "maxnum":
-		c.typ, c.init = "kw::MaxNum<"+t+">", literal(-inf, a.operand.dtype)
+		c.typ, c.init = "kw::MaxNum<"+t+">", literal(math.Inf(-1), a.operand.dtype)
 	case op == "argmax":
-		c.typ, c.init = "kw::ArgMax<"+t+", "+at+">", literal(-inf, a.operand.dtype)+", "+last
+		c.typ, c.init = "kw::ArgMax<"+t+", "+at+">", literal(math.Inf(-1), a.operand.dtype)+", "+last
 	case op == "argmin":
-		c.typ, c.init = "kw::ArgMin<"+t+", "+at+">", literal(inf, a.operand.dtype)+", "+last
+		c.typ, c.init = "kw::ArgMin<"+t+", "+at+">", literal(math.Inf(1), a.operand.dtype)+", "+last
 	default:
 		c.typ, c.init = "kw::Sum<"+accumulator(a.value.dtype)+">", "0"
 	}
@@ -202,7 +203,7 @@ const (
 )
 
 // laneBlocks is how many blocks take x columns, or vectors of them, each.
-func (g geometry) laneBlocks(columns, x int) int { return g.rows() * ((columns + x - 1) / x) }
+func laneBlocks(g geometry, columns, x int) int { return g.rows() * ((columns + x - 1) / x) }
 
 // narrow halves what a block takes, but not below 32, until each multiprocessor has a
 // block.
@@ -227,8 +228,8 @@ func (r *reducing) spread() {
 		// Threads side by side take 512 bytes of each row: a sector of memory that
 		// two blocks share would be read twice.
 		r.x = min(max(powerAbove(columns), 1), laneColumns/r.vector)
-		few := func(x int) bool { return r.g.laneBlocks(columns, x) < r.device.on.multiprocessors }
-		r.x = r.device.on.narrow(r.x, func(x int) int { return r.g.laneBlocks(columns, x) })
+		few := func(x int) bool { return laneBlocks(r.g, columns, x) < r.device.on.multiprocessors }
+		r.x = r.device.on.narrow(r.x, func(x int) int { return laneBlocks(r.g, columns, x) })
 		along := 16
 		// Blocks that take 128 bytes of each row, and more rows at once, cost less than
 		// parts of rows that a second launch joins.
@@ -240,7 +241,7 @@ func (r *reducing) spread() {
 		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), laneThreads/r.x, along)
 		r.y = max(r.y, 32/r.x)
 		r.block = r.x * r.y
-		blocks = r.g.laneBlocks(columns, r.x)
+		blocks = laneBlocks(r.g, columns, r.x)
 	} else {
 		r.steps *= width / r.vector
 		share := r.knobs.get("share", 4)

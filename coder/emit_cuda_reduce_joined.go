@@ -2,6 +2,7 @@ package coder
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 )
@@ -233,5 +234,5 @@ func (r *reducing) local(c carry) (typ, init string) {
 	if c.a.value.op == "mean" {
 		return "kw::Sum<double>", "0" // equal elements have themselves for their mean
 	}
-	return "kw::MaxNum<" + cppTypes[c.a.operand.dtype] + ">", literal(-inf, c.a.operand.dtype)
+	return "kw::MaxNum<" + cppTypes[c.a.operand.dtype] + ">", literal(math.Inf(-1), c.a.operand.dtype)
 }

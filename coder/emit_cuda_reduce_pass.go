@@ -132,10 +132,10 @@ func (g *gpu) briefly(a *anchor) bool {
 
 // inexactly reports whether the schedule allows a sum of float32 more than its double's
 // error.
-func (g *gpu) inexactly(a *anchor) bool { return g.knobs.get("approx", 0) == 1 && a.adds() }
+func (g *gpu) inexactly(a *anchor) bool { return g.knobs.get("approx", 0) == 1 && addsUp(a) }
 
-// adds reports whether an anchor is a sum, a mean or a running sum of float32.
-func (a *anchor) adds() bool {
+// addsUp reports whether an anchor is a sum, a mean or a running sum of float32.
+func addsUp(a *anchor) bool {
 	v := a.value
 	return (v.kind == reduce || v.kind == scan) && (v.op == "sum" || v.op == "mean") && v.dtype == f32 && a.operand.dtype == f32
 }

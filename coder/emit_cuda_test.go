@@ -489,7 +489,7 @@ func TestCUDACompiles(t *testing.T) {
 		_, source, _ := strings.Cut(code, "source=r\"\"\"\n")
 		sources[name], _, _ = strings.Cut(source, `""")`)
 	}
-	for _, name := range sortedKeys(sources) {
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		source := sources[name]
 		all.WriteString("namespace " + name + " {\n")
 		for line := range strings.Lines(source) {
@@ -502,7 +502,7 @@ func TestCUDACompiles(t *testing.T) {
 		all.WriteString("}\n")
 	}
 	file := filepath.Join(t.TempDir(), "all.cu")
-	head := strings.Join(sortedKeys(included), "")
+	head := strings.Join(slices.Sorted(maps.Keys(included)), "")
 	if err := os.WriteFile(file, []byte(head+all.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}

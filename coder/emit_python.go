@@ -2,6 +2,7 @@ package coder
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -45,7 +46,7 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 	language := `language="cpp"`
 	if on.gpu {
 		language = `language="cuda", flags=("-fmad=false",)`
-		if knobs.get("approx", 0) == 1 && slices.ContainsFunc(p.steps, func(s step) bool { return s.kernel != nil && s.kernel.divides() }) {
+		if knobs.get("approx", 0) == 1 && slices.ContainsFunc(p.steps, func(s step) bool { return s.kernel != nil && kernelDivides(s.kernel) }) {
 			language = `language="cuda", flags=("-fmad=false", "-prec-div=false", "-prec-sqrt=false")`
 		}
 	}
@@ -364,7 +365,7 @@ func (e *python) place() error {
 	if e.plan.g.Batch == nil {
 		return nil
 	}
-	if most := e.plan.mostBatch(); most > 0 {
+	if most := mostBatch(e.plan); most > 0 {
 		e.line(2, "if batch > %d:", most)
 		e.line(3, "raise ValueError(f\"this kernel was made for a batch of up to %d, not {batch}\")", most)
 	}
@@ -473,7 +474,7 @@ func (e *python) call(c *torchCall) error {
 		}
 		args = append(args, s)
 	}
-	for _, k := range sortedKeys(c.node.Kwargs) {
+	for _, k := range slices.Sorted(maps.Keys(c.node.Kwargs)) {
 		if k == "pin_memory" || k == "device" {
 			continue
 		}

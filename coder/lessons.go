@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,7 +27,7 @@ func learned(s schedule, in kernelwright.CoderInput) (schedule, string) {
 		return s, ""
 	}
 	var said []string
-	for _, name := range sortedKeys(s) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
 		been := []int{s[name].Value}
 		var all kernelwright.Tally
 		for {

@@ -2,6 +2,7 @@ package coder
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -169,7 +170,7 @@ func (n graphNode) refs(f func(arg)) {
 	for _, a := range n.Args {
 		walk(a)
 	}
-	for _, k := range sortedKeys(n.Kwargs) {
+	for _, k := range slices.Sorted(maps.Keys(n.Kwargs)) {
 		walk(n.Kwargs[k])
 	}
 }
@@ -366,13 +367,4 @@ func normalDims(a arg, rank int) ([]int, bool) {
 	}
 	slices.Sort(out)
 	return slices.Compact(out), true
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -10,7 +10,7 @@ import (
 
 // label names a value in generated code by what it is: the operator, or the
 // tensor that it is read from, and its number.
-func (v *value) label() string {
+func label(v *value) string {
 	name := v.op
 	switch {
 	case v.kind == load && v.buf != nil:

@@ -1,6 +1,8 @@
 package coder
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,7 +60,7 @@ func TestPlans(t *testing.T) {
 				}
 			}
 		}
-		knobs := strings.Join(sortedKeys(defaultSchedule(p, graphtest.CPU)), " ")
+		knobs := strings.Join(slices.Sorted(maps.Keys(defaultSchedule(p, graphtest.CPU))), " ")
 		if kernels != want.kernels || stages != want.stages || calls != want.calls || knobs != want.knobs {
 			t.Errorf("%s: %d kernels, %d passes, %d calls, knobs %q; want %+v", name, kernels, stages, calls, knobs, want)
 		}

@@ -55,7 +55,7 @@ func propose(t *testing.T, in kernelwright.CoderInput) (kernelwright.Candidate, 
 func TestEveryChoiceChangesTheCode(t *testing.T) {
 	dead := 0
 	fixtures := committed(t)
-	for i, name := range sortedKeys(fixtures) {
+	for i, name := range slices.Sorted(maps.Keys(fixtures)) {
 		if i%3 != 0 && !soak.Long() {
 			continue
 		}

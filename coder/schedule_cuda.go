@@ -12,7 +12,7 @@ import (
 // the longer the blocks run the further they are apart. Of 128 x 4096 x 4095 floats
 // an H200 read 9 % more than there are in one part, 5 in two and 3 in four. Over a
 // short column no block runs for long, and it may be kept on the chip.
-func (k *kernel) drifts(g geometry) bool {
+func drifts(k *kernel, g geometry) bool {
 	if k.kind != reduceKernel || !g.lanes || k.rowLength() < driftingRow {
 		return false
 	}
@@ -34,7 +34,7 @@ const (
 )
 
 // uncut is at most how many blocks a kernel has that cuts no row.
-func (g geometry) uncut() int {
+func uncut(g geometry) int {
 	n := g.rows()
 	if g.lanes {
 		n *= (g.groups[g.inner].size + 31) / 32
@@ -57,12 +57,12 @@ const heldThreads = 1 << 18
 // then too little is under way, as in a softmax of 2 x 1000 x 10000, which took 157 us,
 // not 86; and where shared memory is to hold what registers cannot, which then comes by
 // 16 bytes.
-func (k *kernel) widestAtFirst(g geometry) int {
-	if !g.lanes || g.uncut()*32 >= heldThreads {
+func widestAtFirst(k *kernel, g geometry) int {
+	if !g.lanes || uncut(g)*32 >= heldThreads {
 		return 4
 	}
 	on, width := target{multiprocessors: defaultDevice}, g.groups[g.inner].size
-	blocks := g.laneBlocks(width, on.narrow(laneColumns, func(x int) int { return g.laneBlocks(width, x) }))
+	blocks := laneBlocks(g, width, on.narrow(laneColumns, func(x int) int { return laneBlocks(g, width, x) }))
 	writes := slices.ContainsFunc(k.stores, func(s store) bool { return !s.row })
 	switch {
 	case on.filled(blocks) && blocks*laneThreads < heldThreads/2,
@@ -76,10 +76,10 @@ func (k *kernel) widestAtFirst(g geometry) int {
 // there were too few threads for the device, as long as no row has more than 256. On an
 // H200 a cross entropy of 1024 x 1000 took 8.9, 7.8 and 6.8 us with four, two and one, a
 // softmax of 2048 x 1024 6.5, 5.9 and 6.6.
-func (k *kernel) shareAtFirst(g geometry) int {
+func shareAtFirst(k *kernel, g geometry) int {
 	share := 4
 	threads := func(share int) int { return powerAbove((k.rowLength() + 4*share - 1) / (4 * share)) }
-	for !g.lanes && share > 1 && g.uncut()*threads(share) < heldThreads && threads(share/2) <= 256 {
+	for !g.lanes && share > 1 && uncut(g)*threads(share) < heldThreads && threads(share/2) <= 256 {
 		share /= 2
 	}
 	return share
@@ -91,7 +91,7 @@ func (k *kernel) shareAtFirst(g geometry) int {
 // is added up: of 32,768 rows of as many an H200 took 2.08 ms, and 2.15 with two. Of 512
 // rows of 4,096 it took 6.3 us with two, 7.1 with one and 6.6 with all four, with sums in
 // double.
-func (k *kernel) tilesAtFirst(g geometry) int {
+func tilesAtFirst(k *kernel, g geometry) int {
 	n := (k.rowLength() + 4*scanBlock - 1) / (4 * scanBlock)
 	computed := slices.ContainsFunc(k.anchors, func(a *anchor) bool { return a.operand.kind != load })
 	if n == 1 || n > mostTiles && g.rows() >= scanWave && !computed {
@@ -103,42 +103,42 @@ func (k *kernel) tilesAtFirst(g geometry) int {
 // scanWave is how many rows are more than a wave of blocks on an H200, each with one.
 const scanWave = 1 << 10
 
-// ends reports whether a kernel is a reduction to so few numbers that its blocks, or
+// endsInFew reports whether a kernel is a reduction to so few numbers that its blocks, or
 // those of its last part, take no room from blocks of the kernel before. Such ones gain
 // by coming early: a loss over 2e6 or 4e6 elements took 7.8 and 12.5 us on an H200, not
 // 9.5 and 14.2. A second kernel with as many blocks as the first takes their place, and
 // then waits: a log-softmax in two took 16.5 us, not 15.1.
-func (k *kernel) ends(g geometry) bool {
+func endsInFew(k *kernel, g geometry) bool {
 	whole := slices.ContainsFunc(k.stores, func(s store) bool { return !s.row })
-	return k.kind == reduceKernel && !whole && g.uncut() < fewRows
+	return k.kind == reduceKernel && !whole && uncut(g) < fewRows
 }
 
-// divides reports whether a kernel divides float32, or takes a square root of it.
-func (k *kernel) divides() bool {
+// kernelDivides reports whether a kernel divides float32, or takes a square root of it.
+func kernelDivides(k *kernel) bool {
 	found := false
-	k.visit(func(v *value) { found = found || v.divides() })
+	k.visit(func(v *value) { found = found || divides(v) })
 	return found
 }
 
 // divides reports whether a value is a quotient or a square root of float32, which an
 // approximate one may differ from.
-func (v *value) divides() bool {
+func divides(v *value) bool {
 	switch {
 	case v.dtype != f32:
 		return false
 	case v.kind == pool && v.op == "mean":
-		n := v.window.dividesBy()
+		n := divisorOf(v.window)
 		return numel(v.window.kernel) <= inFloat && (n == 0 || n&(n-1) != 0)
 	}
 	return v.kind == point && (v.op == "div" || v.op == "sqrt")
 }
 
-// decides reports whether a kernel has quotients or square roots decide between
+// kernelDecides reports whether a kernel has quotients or square roots decide between
 // numbers far from each other: by comparing them, or by making whole numbers of them.
-func (k *kernel) decides() bool {
+func kernelDecides(k *kernel) bool {
 	found := false
 	inexact := func(v *value) (below bool) {
-		visit(v, func(w *value) { below = below || w.divides() })
+		visit(v, func(w *value) { below = below || divides(w) })
 		return below
 	}
 	k.visit(func(v *value) {
@@ -154,9 +154,9 @@ func (k *kernel) decides() bool {
 	return found
 }
 
-// decides reports whether a call makes whole numbers, or what is like them, of
+// callDecides reports whether a call makes whole numbers, or what is like them, of
 // numbers: of what a kernel leaves, for all that is known here.
-func (c *torchCall) decides() bool {
+func callDecides(c *torchCall) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(c.node.Op, "aten."), ".")
 	whole := slices.ContainsFunc(c.node.Outputs, func(m tensorMeta) bool {
 		return !strings.HasPrefix(m.DType, "float") && !strings.HasPrefix(m.DType, "bfloat")
@@ -176,16 +176,16 @@ func cudaSchedule(p *plan) schedule {
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
-			decides = decides || st.call.decides()
+			decides = decides || callDecides(st.call)
 			continue
 		}
 		kernels++
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
-		waves = waves || k.kind == mapKernel && !k.lined(g) && numel(k.space) >= persistentSize
-		lined = lined || k.lined(g)
-		columned = columned || k.columned(g) >= 0
-		if n := numel(k.space); (k.lined(g) || k.columned(g) >= 0) && (pooled == 0 || n < pooled) {
+		waves = waves || k.kind == mapKernel && !hasLine(k, g) && numel(k.space) >= persistentSize
+		lined = lined || hasLine(k, g)
+		columned = columned || columnGroup(k, g) >= 0
+		if n := numel(k.space); (hasLine(k, g) || columnGroup(k, g) >= 0) && (pooled == 0 || n < pooled) {
 			pooled = n
 		}
 		reduces = reduces || k.kind == reduceKernel
@@ -193,18 +193,18 @@ func cudaSchedule(p *plan) schedule {
 		scans = scans || k.kind == scanKernel && !g.lanes
 		columns = columns || k.kind == scanKernel && g.lanes
 		if k.kind == scanKernel && !g.lanes {
-			tiles = k.tilesAtFirst(g)
+			tiles = tilesAtFirst(k, g)
 		}
-		apart = apart || k.drifts(g)
+		apart = apart || drifts(k, g)
 		joint := k.joins() != ""
 		joins = joins || joint
-		ends = k.ends(g)
-		adds := (k.kind == reduceKernel || k.kind == scanKernel) && (!g.lanes || joint) && slices.ContainsFunc(k.anchors, (*anchor).adds)
-		inexact, decides = inexact || adds || k.divides(), decides || k.decides()
-		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.uncut() < fewRows && k.rowLength() >= longRow
+		ends = endsInFew(k, g)
+		adds := (k.kind == reduceKernel || k.kind == scanKernel) && (!g.lanes || joint) && slices.ContainsFunc(k.anchors, addsUp)
+		inexact, decides = inexact || adds || kernelDivides(k), decides || kernelDecides(k)
+		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && uncut(g) < fewRows && k.rowLength() >= longRow
 		long = long || !g.lanes && (k.rowLength() >= teamRow || numel(k.space) >= teamBytes/4)
 		if n := numel(k.space); k.kind == reduceKernel && n > largest {
-			vector, share, largest = k.widestAtFirst(g), k.shareAtFirst(g), n
+			vector, share, largest = widestAtFirst(k, g), shareAtFirst(k, g), n
 		}
 	}
 	if maps || scans || columns {

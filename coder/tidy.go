@@ -22,10 +22,10 @@ var spareLine = regexp.MustCompile(`^ *(const (?:int|bool|long long)) (.*);$`)
 // counting writes the types in which a kernel counts: pos within a row, far over all.
 func counting(k *kernel, text string) string {
 	types := map[string]string{"pos": "int", "far": "int"}
-	if k.counted(k.geometry()) >= positionsLimit {
+	if counted(k, k.geometry()) >= positionsLimit {
 		types["pos"] = "long long"
 	}
-	if k.far() {
+	if far(k) {
 		types["far"] = "long long"
 	}
 	return eachName(text, func(name string) string {
