@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/coder/internal/graphtest"
+	"github.com/kernelwright/kernelwright/coder/internal/plan"
 	"github.com/kernelwright/kernelwright/internal/soak"
 )
 
@@ -62,16 +63,16 @@ func TestEveryChoiceChangesTheCode(t *testing.T) {
 		f := fixtures[name]
 		in := input(f)
 		first, s := propose(t, in)
-		g, err := decodeGraph(in.Task.Graph)
+		g, err := plan.DecodeGraph(in.Task.Graph)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := makePlan(g, true)
+		p, err := plan.Make(g, true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		in.Last = &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
-		for knob, all := range defaultSchedule(p, in.Device) {
+		for knob, all := range plan.DefaultSchedule(p, in.Device) {
 			offered := s.Knobs[knob]
 			if !slices.Contains(offered.Choices, offered.Value) || offered.Value != all.Value {
 				t.Errorf("%s: %s is %+v", name, knob, offered)
