@@ -80,7 +80,7 @@ dev: env
 RACE := -race -gcflags=modernc.org/...=-race=false
 # Packages that compute, share nothing between goroutines, and import no package that does: every day without the detector, under which
 # they take several times as long; a piece of the soak has it.
-PURE := . ./coder ./config ./internal/... ./judge ./prompts ./report ./score ./task
+PURE := . ./coder/... ./config ./internal/... ./judge ./metrics ./prompts ./report ./score ./task
 
 # All is compiled once: the linter, and the program that makes the Python environment, go by what the tests are built with.
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"

@@ -1,5 +1,6 @@
-// Package cli is the command line: one file a verb. It wires the rooms
-// together and says what they found; it decides nothing that they should.
+// Package cli is the command line: one file a verb, cmd_*.go, and what verbs
+// share. It wires the rooms together and says what they found; it decides
+// nothing that they should.
 package cli
 
 import (

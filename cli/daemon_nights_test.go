@@ -124,10 +124,10 @@ for i in "12":
 	w.ok(err)
 	t.Cleanup(func() { w.ok(closeAll(es)) })
 	t.Cleanup(stop)
-	worker := w.room.worker(es[0], by)
-	worker.Share = true
+	runner := w.room.runner(es[0], by)
+	runner.Share = true
 	w.daemon = &daemon.Daemon{
-		Worker: worker, Watcher: &daemon.Watcher{Folders: []string{w.watched}, Patterns: []string{"*.py"}, Debounce: 10 * time.Millisecond, Log: w.room.log}, Lock: w.room.lock,
+		Runner: runner, Watcher: &daemon.Watcher{Folders: []string{w.watched}, Patterns: []string{"*.py"}, Debounce: 10 * time.Millisecond, Log: w.room.log}, Lock: w.room.lock,
 		Settings: w.room.strategy(), Ended: func(d daemon.Done) { w.ended <- d },
 	}
 	return w

@@ -34,7 +34,7 @@ type workshop struct {
 
 	turn   chan struct{} // held by the call that measures; owns what follows
 	hw     instrument    // nil until it is opened
-	worker *daemon.Worker
+	runner *daemon.Runner
 	guests []*daemon.Guest
 
 	mu   sync.Mutex
@@ -141,8 +141,8 @@ func (w *workshop) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.hw, w.worker = hw, w.room.worker(hw, agents{coder: coder.Builtin{}, judge: judge.Rules{}})
-	w.worker.Observe = func(e forge.Event) {
+	w.hw, w.runner = hw, w.room.runner(hw, agents{coder: coder.Builtin{}, judge: judge.Rules{}})
+	w.runner.Observe = func(e forge.Event) {
 		if e.Kind == forge.Certifying {
 			w.progress("certify", fmt.Sprintf("round %d", e.Index))
 		}
@@ -176,7 +176,7 @@ func (w *workshop) Inspect(ctx context.Context, j mcp.Job) (t kernelwright.Task,
 		return t, d, err
 	}
 	defer end()
-	t, err = w.worker.Evaluator.Inspect(ctx, j.Name, j.Source)
+	t, err = w.runner.Evaluator.Inspect(ctx, j.Name, j.Source)
 	return t, w.hw.Device(), err
 }
 
@@ -188,7 +188,7 @@ func (w *workshop) MeasureBaselines(ctx context.Context, j mcp.Job) (m map[strin
 		return nil, err
 	}
 	defer end()
-	t, err := w.worker.Evaluator.Inspect(ctx, j.Name, j.Source)
+	t, err := w.runner.Evaluator.Inspect(ctx, j.Name, j.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (w *workshop) AddBaseline(ctx context.Context, j mcp.Job, name, source stri
 		return v, err
 	}
 	defer end()
-	t, err := w.worker.Evaluator.Inspect(ctx, j.Name, j.Source)
+	t, err := w.runner.Evaluator.Inspect(ctx, j.Name, j.Source)
 	if err != nil {
 		return v, err
 	}
@@ -221,7 +221,7 @@ func (w *workshop) AddBaseline(ctx context.Context, j mcp.Job, name, source stri
 	if slices.ContainsFunc(there, func(b store.Baseline) bool { return b.Name == name }) {
 		return v, &mcp.TakenError{Name: name}
 	}
-	if v, err = w.worker.Evaluator.Evaluate(ctx, t, kernelwright.Candidate{Source: source, Origin: j.Client}, kernelwright.Certify); err != nil || v.Status != kernelwright.Certified {
+	if v, err = w.runner.Evaluator.Evaluate(ctx, t, kernelwright.Candidate{Source: source, Origin: j.Client}, kernelwright.Certify); err != nil || v.Status != kernelwright.Certified {
 		return v, err
 	}
 	return v, w.room.store.SaveBaseline(ctx, newBaseline(name, t, j.Client, source, v))
@@ -230,7 +230,7 @@ func (w *workshop) AddBaseline(ctx context.Context, j mcp.Job, name, source stri
 // guest returns the client's open run on the task, and begins one where it is told
 // to; otherwise store.ErrNotFound says that there is none.
 func (w *workshop) guest(ctx context.Context, j mcp.Job, begin bool) (*daemon.Guest, error) {
-	t, err := w.worker.Evaluator.Inspect(ctx, j.Name, j.Source)
+	t, err := w.runner.Evaluator.Inspect(ctx, j.Name, j.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -251,9 +251,9 @@ func (w *workshop) guest(ctx context.Context, j mcp.Job, begin bool) (*daemon.Gu
 	}
 	var g *daemon.Guest
 	if begin {
-		g, _, err = w.worker.Host(ctx, request(j))
+		g, _, err = w.runner.Host(ctx, request(j))
 	} else {
-		g, err = w.worker.Find(ctx, request(j))
+		g, err = w.runner.Find(ctx, request(j))
 	}
 	if err != nil {
 		return nil, err
@@ -341,7 +341,7 @@ func (w *workshop) Finish(ctx context.Context, j mcp.Job) (files mcp.Results, er
 // results says where the files of a run go: nowhere but where this server may
 // write, whatever path the run has.
 func (w *workshop) results(run kernelwright.Run) daemon.Results {
-	r := w.worker.Results
+	r := w.runner.Results
 	if r.Base = w.folder; r.Folder != "" {
 		return r
 	}

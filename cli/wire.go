@@ -310,14 +310,23 @@ func overdueHint(err error, what string) string {
 
 const readingTheReference = "reading the reference"
 
-// worker wires what brings runs forward.
-func (r *room) worker(e hardware, by agents) *daemon.Worker {
+// runner wires what brings runs forward.
+func (r *room) runner(e hardware, by agents) *daemon.Runner {
 	c := r.config
-	return &daemon.Worker{
-		Store: r.store, Evaluator: bounded{e, c.Evaluation.Timeout.Std(), c.Evaluation.InspectTimeout.Std()},
-		Coder: by.coder, Judge: by.judge, Model: by.model, Journal: r.store, Skills: by.skills, Prompts: by.prompts,
-		Results: daemon.Results{Folder: c.Watch.OutputDir, Markdown: c.Daemon.ReportMarkdown, HTML: c.Daemon.ReportHTML},
-		Lessons: c.Judge.Lessons, Attempts: c.Daemon.Attempts, Grace: c.Daemon.Grace.Std(), Log: r.log,
+	return &daemon.Runner{
+		Store:     r.store,
+		Evaluator: bounded{e, c.Evaluation.Timeout.Std(), c.Evaluation.InspectTimeout.Std()},
+		Coder:     by.coder,
+		Judge:     by.judge,
+		Model:     by.model,
+		Journal:   r.store,
+		Skills:    by.skills,
+		Prompts:   by.prompts,
+		Results:   daemon.Results{Folder: c.Watch.OutputDir, Markdown: c.Daemon.ReportMarkdown, HTML: c.Daemon.ReportHTML},
+		Lessons:   c.Judge.Lessons,
+		Attempts:  c.Daemon.Attempts,
+		Grace:     c.Daemon.Grace.Std(),
+		Log:       r.log,
 	}
 }
 

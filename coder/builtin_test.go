@@ -1,7 +1,6 @@
 package coder
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,57 +8,37 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/graphtest"
 	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/internal/wholefile"
 )
 
-type fixture struct {
-	Name  string          `json:"name"`
-	Graph json.RawMessage `json:"graph"`
-	Note  string          `json:"note"`
-}
-
 // onGPU is the same input for a GPU with a few multiprocessors.
-func onGPU(f fixture) kernelwright.CoderInput {
+func onGPU(f graphtest.Graph) kernelwright.CoderInput {
 	in := input(f)
 	in.Language = kernelwright.CUDA
-	in.Device = kernelwright.Device{Kind: kernelwright.CUDADevice, Specs: kernelwright.Specs{Cores: 6, L2Bytes: 64 << 10}}
+	in.Device = graphtest.GPU
 	return in
 }
 
-func input(f fixture) kernelwright.CoderInput {
-	in := kernelwright.CoderInput{Task: kernelwright.Task{Name: f.Name, Graph: f.Graph, GraphNote: f.Note}, Language: kernelwright.CPP}
-	in.Device.Specs = kernelwright.Specs{Cores: 2, Threads: 2, VectorBits: 512}
-	return in
-}
-
-func readFixtures(t *testing.T, b []byte) []fixture {
-	t.Helper()
-	var out []fixture
-	s := bufio.NewScanner(bytes.NewReader(b))
-	s.Buffer(nil, 64<<20)
-	for s.Scan() {
-		var f fixture
-		if err := json.Unmarshal(s.Bytes(), &f); err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, f)
-	}
-	return out
+func input(f graphtest.Graph) kernelwright.CoderInput {
+	return kernelwright.CoderInput{Task: kernelwright.Task{Name: f.Name, Graph: f.Graph, GraphNote: f.Note}, Language: kernelwright.CPP, Device: graphtest.CPU}
 }
 
 // variants gives, by its tag, who makes the default candidate, and one for each other
 // choice of each knob.
-func variants(t *testing.T, f fixture, input func(fixture) kernelwright.CoderInput) map[string]func() (source string) {
+func variants(t *testing.T, f graphtest.Graph, input func(graphtest.Graph) kernelwright.CoderInput) map[string]func() (source string) {
 	t.Helper()
 	first, err := Builtin{}.Propose(context.Background(), input(f))
 	if err != nil {
@@ -98,7 +77,7 @@ func variants(t *testing.T, f fixture, input func(fixture) kernelwright.CoderInp
 		}
 	}
 	if _, ok := s.Knobs["stage"]; ok && len(s.Knobs["share"].Choices) > 0 { // as a large pooling begins
-		out["lines"] = with(map[string]int{"stage": 1, "share": columnRows})
+		out["lines"] = with(map[string]int{"stage": 1, "share": 8})
 	}
 	return out
 }
@@ -205,7 +184,7 @@ const coderDays = 7
 // candidatesAreRight takes the default schedule of one case in so many, and of the
 // other choices one in so many, more of those cases that threads share; soaking,
 // every case's. Every day a part of them has its turn.
-func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInput, cases, few, many int) {
+func candidatesAreRight(t *testing.T, input func(graphtest.Graph) kernelwright.CoderInput, cases, few, many int) {
 	t.Helper()
 	t.Parallel()
 	long := soak.Long()
@@ -221,14 +200,14 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 	}
 	dir := t.TempDir()
 	files, turn := 0, 0
-	for i, f := range readFixtures(t, captured) {
+	for i, f := range graphtest.Read(t, captured) {
 		if string(f.Graph) == "null" {
 			t.Errorf("%s: not captured: %s", f.Name, f.Note)
 			continue
 		}
 		n := 0
 		all := variants(t, f, input)
-		for _, tag := range sortedKeys(all) {
+		for _, tag := range slices.Sorted(maps.Keys(all)) {
 			n++
 			every := few
 			if strings.HasPrefix(f.Name, "large_") || strings.HasPrefix(f.Name, "wide_") {

@@ -5,14 +5,14 @@ package coder
 import (
 	"context"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/emit"
+	"github.com/kernelwright/kernelwright/coder/internal/plan"
 )
-
-var nan = math.NaN()
 
 // Builtin is the offline Coder. The same input gives the same candidate; it
 // keeps nothing between calls: where it stands is read from the last
@@ -47,7 +47,7 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 }
 
 // writer is who writes candidates for a task, and the schedule that they begin with.
-func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writer, start schedule, err error) {
+func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writer, start plan.Knobs, err error) {
 	if err := ctx.Err(); err != nil {
 		return w, nil, err
 	}
@@ -65,39 +65,39 @@ func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writ
 		}
 		return w, nil, declined("there is no operator graph to plan over: %s", note)
 	}
-	g, err := decodeGraph(in.Task.Graph)
+	g, err := plan.DecodeGraph(in.Task.Graph)
 	if err != nil {
 		return w, nil, err
 	}
 	if language == kernelwright.CUDA {
-		g = unbiased(g)
+		g = plan.Unbiased(g)
 	}
-	p, err := makePlan(g, true)
+	p, err := plan.Make(g, true)
 	if err != nil {
 		return w, nil, declined("the operator graph has no plan: %v", err)
 	}
-	if len(p.covered) == 0 {
-		return w, nil, declined("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.kept)), ", "))
+	if len(p.Covered) == 0 {
+		return w, nil, declined("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.Kept)), ", "))
 	}
-	p.name = in.Task.Name
+	p.Name = in.Task.Name
 	w = writer{fused: p}
-	start = defaultSchedule(p, in.Device)
+	start = plan.DefaultSchedule(p, in.Device)
 	if language == kernelwright.CUDA {
-		w.on = gpuTarget(in.Device)
-		start = cudaSchedule(p)
+		w.on = emit.GPU(in.Device)
+		start = emit.CUDASchedule(p)
 	}
 	if _, ok := start["fuse"]; ok {
-		if w.apart, err = makePlan(g, false); err != nil {
+		if w.apart, err = plan.Make(g, false); err != nil {
 			return w, nil, fmt.Errorf("plan without fusion: %w", err)
 		}
-		w.apart.name = in.Task.Name
+		w.apart.Name = in.Task.Name
 	}
 	return w, start, nil
 }
 
 // candidate is what a schedule comes to, with a note of the plan, and the knobs as it
 // states them.
-func (w writer) candidate(knobs schedule) (kernelwright.Candidate, schedule, error) {
+func (w writer) candidate(knobs plan.Knobs) (kernelwright.Candidate, plan.Knobs, error) {
 	code, err := w.code(knobs)
 	if err != nil {
 		return kernelwright.Candidate{}, nil, declined("the plan has no Python form: %v", err)
@@ -110,30 +110,32 @@ func (w writer) candidate(knobs schedule) (kernelwright.Candidate, schedule, err
 
 // writer writes the candidates of a task.
 type writer struct {
-	fused, apart *plan // apart is nil where nothing can be fused
-	on           target
+	fused, apart *plan.Plan // apart is nil where nothing can be fused
+	on           emit.Target
 }
 
 func (w writer) language() kernelwright.Language {
-	if w.on.gpu {
+	if w.on.GPU {
 		return kernelwright.CUDA
 	}
 	return kernelwright.CPP
 }
 
-func (w writer) plan(knobs schedule) *plan {
-	if w.apart != nil && knobs.get("fuse", 1) == 0 {
+func (w writer) plan(knobs plan.Knobs) *plan.Plan {
+	if w.apart != nil && knobs.Get("fuse", 1) == 0 {
 		return w.apart
 	}
 	return w.fused
 }
 
-func (w writer) code(knobs schedule) (string, error) { return emitPython(w.plan(knobs), knobs, w.on) }
+func (w writer) code(knobs plan.Knobs) (string, error) {
+	return emit.Python(w.plan(knobs), knobs, w.on)
+}
 
 // offered returns the knobs with those choices alone that would change the
 // code, given what the others are: a round is not spent on any other.
-func (w writer) offered(knobs schedule, code string) schedule {
-	out := schedule{}
+func (w writer) offered(knobs plan.Knobs, code string) plan.Knobs {
+	out := plan.Knobs{}
 	for name, k := range knobs {
 		seen := map[string]bool{code: true}
 		choices := []int{k.Value}
@@ -141,7 +143,7 @@ func (w writer) offered(knobs schedule, code string) schedule {
 			if c == k.Value {
 				continue
 			}
-			other, err := w.code(knobs.with(map[string]int{name: c}))
+			other, err := w.code(knobs.With(map[string]int{name: c}))
 			if err == nil && !seen[other] {
 				seen[other] = true
 				choices = append(choices, c)
@@ -159,7 +161,7 @@ func declined(format string, args ...any) error {
 
 // choose derives the knobs of a candidate from the plan's own, the lessons, and
 // the last candidate and what was said of it.
-func (w writer) choose(plain schedule, in kernelwright.CoderInput) (schedule, string) {
+func (w writer) choose(plain plan.Knobs, in kernelwright.CoderInput) (plan.Knobs, string) {
 	start, why := learned(plain, in)
 	if in.Last == nil {
 		if why != "" {
@@ -173,10 +175,10 @@ func (w writer) choose(plain schedule, in kernelwright.CoderInput) (schedule, st
 		for name, k := range last.Knobs {
 			values[name] = k.Value
 		}
-		knobs = knobs.with(values)
+		knobs = knobs.With(values)
 	}
 	if in.Feedback != nil && len(in.Feedback.Knobs) > 0 {
-		changed := knobs.with(in.Feedback.Knobs)
+		changed := knobs.With(in.Feedback.Knobs)
 		if d := difference(knobs, changed); d != "" {
 			return changed, d
 		}
@@ -185,7 +187,7 @@ func (w writer) choose(plain schedule, in kernelwright.CoderInput) (schedule, st
 		if in.Round == 1 && why != "" {
 			return plain, "after " + string(s) + ", without a lesson: " + difference(knobs, plain)
 		}
-		if safe, ok := knobs.safer(); ok {
+		if safe, ok := knobs.Safer(); ok {
 			return safe, "after " + string(s) + ": " + difference(knobs, safe)
 		}
 		return knobs, "schedule unchanged"
@@ -200,13 +202,13 @@ func (w writer) choose(plain schedule, in kernelwright.CoderInput) (schedule, st
 }
 
 // moved is the knobs in which two schedules of a plan differ.
-func moved(a, b schedule) []kernelwright.Step {
+func moved(a, b plan.Knobs) []kernelwright.Step {
 	return kernelwright.Steps(kernelwright.Schedule{Knobs: a}, kernelwright.Schedule{Knobs: b})
 }
 
-func difference(a, b schedule) string {
+func difference(a, b plan.Knobs) string {
 	var out []string
-	for _, name := range sortedKeys(b) {
+	for _, name := range slices.Sorted(maps.Keys(b)) {
 		if a[name].Value != b[name].Value {
 			out = append(out, fmt.Sprintf("%s %d -> %d", name, a[name].Value, b[name].Value))
 		}
@@ -215,15 +217,15 @@ func difference(a, b schedule) string {
 }
 
 // describe says in a few words what a plan does.
-func describe(p *plan) string {
+func describe(p *plan.Plan) string {
 	kernels := 0
-	for _, s := range p.steps {
-		if s.kernel != nil {
+	for _, s := range p.Steps {
+		if s.Kernel != nil {
 			kernels++
 		}
 	}
 	var ops []string
-	for _, c := range p.covered {
+	for _, c := range p.Covered {
 		c = strings.TrimPrefix(c, "aten.")
 		if len(ops) == 0 || ops[len(ops)-1] != c {
 			ops = append(ops, c)
@@ -238,7 +240,7 @@ func describe(p *plan) string {
 	} else {
 		out += fmt.Sprintf(" in %d kernels", kernels)
 	}
-	if n := len(p.kept); n > 0 {
+	if n := len(p.Kept); n > 0 {
 		out += fmt.Sprintf(", %d operators left to torch", n)
 	}
 	return out

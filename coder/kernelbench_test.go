@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kernelwright/kernelwright/coder/internal/graphtest"
+	"github.com/kernelwright/kernelwright/coder/internal/plan"
 )
 
 // TestLevelsOfKernelBench counts what of KernelBench's levels is covered on a GPU,
@@ -65,7 +68,7 @@ func coveredOf(t *testing.T, level string) (map[string][]string, int) {
 		t.Fatal(err)
 	}
 	covered := map[string][]string{}
-	for _, f := range readFixtures(t, captured) {
+	for _, f := range graphtest.Read(t, captured) {
 		in := onGPU(f)
 		if string(f.Graph) == "null" {
 			in.Task.Graph = nil
@@ -79,20 +82,20 @@ func coveredOf(t *testing.T, level string) (map[string][]string, int) {
 	return covered, len(files)
 }
 
-func leftToTorch(t *testing.T, f fixture) []string {
+func leftToTorch(t *testing.T, f graphtest.Graph) []string {
 	t.Helper()
-	g, err := decodeGraph(f.Graph)
+	g, err := plan.DecodeGraph(f.Graph)
 	if err != nil {
 		t.Fatalf("%s: %v", f.Name, err)
 	}
-	p, err := makePlan(g, true)
+	p, err := plan.Make(g, true)
 	if err != nil {
 		t.Fatalf("%s: %v", f.Name, err)
 	}
 	var left []string
-	for _, s := range p.steps {
-		if s.call != nil {
-			left = append(left, s.call.node.Op)
+	for _, s := range p.Steps {
+		if s.Call != nil {
+			left = append(left, s.Call.Node.Op)
 		}
 	}
 	return left

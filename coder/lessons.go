@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/plan"
 )
 
 // enoughTries is how often a step must have been tried for the first schedule to
@@ -17,7 +19,7 @@ const enoughTries = 2
 // learned is the schedule to begin with: the given one, with each knob moved by the
 // steps that made most tasks with the very same kinds of operators faster, as far
 // as lessons go. It says why, or nothing where it moves none.
-func learned(s schedule, in kernelwright.CoderInput) (schedule, string) {
+func learned(s plan.Knobs, in kernelwright.CoderInput) (plan.Knobs, string) {
 	kinds := slices.Clone(in.Task.Operators)
 	slices.Sort(kinds)
 	kinds = slices.Compact(kinds)
@@ -26,7 +28,7 @@ func learned(s schedule, in kernelwright.CoderInput) (schedule, string) {
 		return s, ""
 	}
 	var said []string
-	for _, name := range sortedKeys(s) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
 		been := []int{s[name].Value}
 		var all kernelwright.Tally
 		for {
@@ -42,7 +44,7 @@ func learned(s schedule, in kernelwright.CoderInput) (schedule, string) {
 				break
 			}
 			all.Tried, all.Faster = all.Tried+best.Tried, all.Faster+best.Faster
-			s, been = s.with(map[string]int{name: to}), append(been, to)
+			s, been = s.With(map[string]int{name: to}), append(been, to)
 		}
 		if len(been) > 1 {
 			said = append(said, fmt.Sprintf("%s %d -> %d (faster in %d of %d tries)", name, been[0], s[name].Value, all.Faster, all.Tried))
@@ -66,7 +68,7 @@ func tally(lessons []kernelwright.Lesson, step kernelwright.Step, rule string) k
 // the seed draws. Where the feedback names a rule, lessons of its advice go first.
 // Steps that mostly made things worse are left out. It is false when no schedule
 // is left.
-func (w writer) beside(start schedule, in kernelwright.CoderInput) (schedule, string, bool) {
+func (w writer) beside(start plan.Knobs, in kernelwright.CoderInput) (plan.Knobs, string, bool) {
 	code, err := w.code(start)
 	if err != nil {
 		return nil, "", false
@@ -111,5 +113,5 @@ func (w writer) beside(start schedule, in kernelwright.CoderInput) (schedule, st
 	if c.all.Gain > 0 {
 		said += fmt.Sprintf(", a lesson: faster in %d of %d tries", c.all.Faster, c.all.Tried)
 	}
-	return start.with(map[string]int{c.Knob: c.To}), said, true
+	return start.With(map[string]int{c.Knob: c.To}), said, true
 }

@@ -38,7 +38,7 @@ func knobsOf(t *testing.T, in kernelwright.CoderInput) (map[string]int, kernelwr
 // has share 4, unroll at loadsAhead and vector 4.
 func softmaxOnGPU(t *testing.T, lessons ...kernelwright.Lesson) kernelwright.CoderInput {
 	f := committed(t)["softmax"]
-	f.Graph = resized(f, 1<<13, 1<<10)
+	f.Graph = f.Resized(1<<13, 1<<10)
 	in := onGPU(f)
 	in.Task.Operators = []string{"b", "a", "b"}
 	in.Lessons = lessons

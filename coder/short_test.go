@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/graphtest"
 )
 
 // TestKernelsAreShort holds the length of the median kernel for examples/ to what
@@ -31,7 +32,7 @@ func TestKernelsAreShort(t *testing.T) {
 		}, 83, 1175},
 	} {
 		var lines, tokens []int
-		for _, f := range readFixtures(t, text) {
+		for _, f := range graphtest.Read(t, text) {
 			in := input(f)
 			c.on(&in)
 			got, err := Builtin{}.Propose(context.Background(), in)

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/plan"
 )
 
 // Space is the schedules that the built-in Coder has for a task. A point is a
@@ -19,7 +20,7 @@ import (
 // goroutine at a time may use it.
 type Space struct {
 	writers []writer // as many as walk side by side: a plan is marked as it is written
-	start   schedule
+	start   plan.Knobs
 	names   []string // of the knobs, sorted: the first is the leading digit of a point
 }
 
@@ -56,14 +57,14 @@ func (s *Space) Points() int64 {
 }
 
 // at is the schedule of a point, from 0 to below Points.
-func (s *Space) at(point int64) schedule {
+func (s *Space) at(point int64) plan.Knobs {
 	values := map[string]int{}
 	for _, name := range slices.Backward(s.names) {
 		choices := s.start[name].Choices
 		values[name] = choices[point%int64(len(choices))]
 		point /= int64(len(choices))
 	}
-	return s.start.with(values)
+	return s.start.With(values)
 }
 
 // first is the point that the Coder begins with.

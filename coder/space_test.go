@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder/internal/plan"
 )
 
 // Every seed gives every point once, in an order of its own, and the same again.
 func TestAnOrderHasEveryPointOnce(t *testing.T) {
 	for _, choices := range [][]int{{1}, {2}, {3, 5}, {4, 4}, {7, 3, 11}, {2, 2, 2, 2, 2, 2, 2, 2}} {
-		s := &Space{start: schedule{}}
+		s := &Space{start: plan.Knobs{}}
 		for i, n := range choices {
 			name := string(rune('a' + i))
 			k := kernelwright.Knob{}

@@ -25,10 +25,10 @@ const maxFailures = 3
 type Bench struct {
 	Store *store.Store
 	Bench kernelwright.Bench
-	// Devices has for each device, all of one class, a worker for each of the
+	// Devices has for each device, all of one class, a Runner for each of the
 	// bench's configurations, and Settings what they run by. They write no results
 	// (RecordOnly).
-	Devices  [][]*Worker
+	Devices  [][]*Runner
 	Settings []forge.Settings
 	// Sources has the text of each reference, and Invalid why one cannot be read
 	// at all.
@@ -45,7 +45,7 @@ type Bench struct {
 // makes all its runs, the configurations one after the other: what is compared is
 // measured on one device, close together. One that has runs of a reference keeps
 // that, as long as it is there. Cancelling ctx lets the rounds in progress
-// finish, as for Worker.Run, and gives ErrStopped. A run that fails is made anew
+// finish, as for Runner.Run, and gives ErrStopped. A run that fails is made anew
 // by the next call and keeps no other from being made, until several fail in a
 // row on a device: then it leaves what it has to the others. The error is that
 // of the runs that nobody could make, joined.

@@ -22,7 +22,7 @@ func matrix(t *testing.T, b *bench, observe func(forge.Event), more ...*fakeHard
 	t.Helper()
 	hardware := append([]*fakeHardware{b.hw}, more...)
 	out := &Bench{
-		Devices: make([][]*Worker, len(hardware)),
+		Devices: make([][]*Runner, len(hardware)),
 		Store:   b.store, Usable: b.store.Usable,
 		Sources: []string{"softmax", "bad", "gelu", "", "matmul", "tanh"},
 		Invalid: map[int]*kernelwright.InvalidTaskError{3: {Reason: "it is a picture", Hint: "drop Python"}},
@@ -34,7 +34,7 @@ func matrix(t *testing.T, b *bench, observe func(forge.Event), more ...*fakeHard
 		out.Bench.Configurations = append(out.Bench.Configurations, kernelwright.Configuration{Rounds: rounds})
 		out.Settings = append(out.Settings, forge.Settings{Rounds: rounds, JudgeMode: forge.JudgeBoth})
 		for i, hw := range hardware {
-			out.Devices[i] = append(out.Devices[i], &Worker{
+			out.Devices[i] = append(out.Devices[i], &Runner{
 				Store: b.store, Evaluator: hw, Coder: fakeCoder{}, Judge: fakeJudge{}, Observe: observe, RecordOnly: true,
 				Results: Results{Folder: "/nowhere"},
 			})

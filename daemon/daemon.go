@@ -43,11 +43,11 @@ const (
 // Daemon watches and works. The caller holds the data folder's lock and owns
 // store and evaluator.
 type Daemon struct {
-	Worker  *Worker
+	Runner  *Runner
 	Watcher *Watcher
 	// More takes runs at the same time, each on a device of its own, in all else
-	// like Worker.
-	More []*Worker
+	// like Runner.
+	More []*Runner
 	// Seed, Strategy and Settings of new runs.
 	Seed     int64
 	Strategy string
@@ -62,7 +62,7 @@ type Daemon struct {
 	Nights Nights
 
 	wake    chan struct{} // there may be something in the queue
-	telling sync.Mutex    // held over Ended: worker and watcher both end runs
+	telling sync.Mutex    // held over Ended: Runner and Watcher both end runs
 	paid    time.Time     // when debts were last looked at; of the watcher's goroutine
 }
 
@@ -93,7 +93,7 @@ func (e *UntakenError) Error() string {
 func (e *UntakenError) Unwrap() error { return e.Err }
 
 // Run works until the context is done, which is a request to stop: the round
-// in progress may finish within the worker's grace, and the rest of the queue
+// in progress may finish within the Runner's grace, and the rest of the queue
 // is there at the next start. The error is what made work impossible, or with
 // UntilIdle an *UntakenError or a *RefusedError.
 func (d *Daemon) Run(ctx context.Context) error {
@@ -101,9 +101,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.Watcher.Found, d.Watcher.Check, d.Watcher.Scanned = d.intake, d.check, d.payAll
 	d.Watcher.Init()
 	if d.Watcher.Clock == nil {
-		d.Watcher.Clock = d.Worker.clock()
+		d.Watcher.Clock = d.Runner.clock()
 	}
-	n, err := d.Worker.Store.Recover(ctx, store.Alive)
+	n, err := d.Runner.Store.Recover(ctx, store.Alive)
 	if err != nil {
 		return fmt.Errorf("taking up the queue: %w", err)
 	}
@@ -150,7 +150,7 @@ func (d *Daemon) train(ctx context.Context) <-chan struct{} {
 // Waiting is how many runs wait or are worked on, and files that are being looked
 // at: what trains goes by it.
 func (d *Daemon) Waiting(ctx context.Context) (int, error) {
-	waiting, claimed, err := d.Worker.Store.QueueLength(ctx)
+	waiting, claimed, err := d.Runner.Store.QueueLength(ctx)
 	if !d.Watcher.Idle() {
 		waiting++
 	}
@@ -159,7 +159,7 @@ func (d *Daemon) Waiting(ctx context.Context) (int, error) {
 
 // claim takes the next run from the queue. What trains gives way first: a run
 // never shares the machine with it.
-func (d *Daemon) claim(ctx context.Context, w *Worker, elsewhere []string) (store.Job, bool, error) {
+func (d *Daemon) claim(ctx context.Context, w *Runner, elsewhere []string) (store.Job, bool, error) {
 	if d.Nights != nil {
 		waiting, _, err := w.Store.QueueLength(ctx)
 		if err != nil || waiting == 0 {
@@ -180,7 +180,7 @@ func (d *Daemon) check(err error) error {
 	if errors.As(err, &damaged) {
 		return damaged
 	}
-	if err := d.Worker.Store.Usable(); err != nil {
+	if err := d.Runner.Store.Usable(); err != nil {
 		return err
 	}
 	return d.Lock.Usable()
@@ -192,17 +192,17 @@ func (d *Daemon) work(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	devices := &devices{well: map[string]int{}}
-	workers := append([]*Worker{d.Worker}, d.More...)
-	for _, w := range workers {
+	runners := append([]*Runner{d.Runner}, d.More...)
+	for _, w := range runners {
 		devices.set(w, true)
 		w.Others = func() bool { return len(devices.others(w)) > 0 }
 	}
-	ended := make(chan error, len(workers))
-	for _, w := range workers {
+	ended := make(chan error, len(runners))
+	for _, w := range runners {
 		go func() { ended <- d.loop(ctx, w, devices, cancel) }()
 	}
 	var err error
-	for range workers {
+	for range runners {
 		if failed := <-ended; failed != nil && err == nil {
 			err = failed
 			cancel(err)
@@ -214,11 +214,11 @@ func (d *Daemon) work(ctx context.Context) error {
 // devices knows which devices take runs.
 type devices struct {
 	mu   sync.Mutex
-	well map[string]int // workers by the keys of their devices
+	well map[string]int // runners by the keys of their devices
 }
 
-// set notes whether a worker's device takes runs, and returns how many do.
-func (s *devices) set(w *Worker, well bool) (left int) {
+// set notes whether a Runner's device takes runs, and returns how many do.
+func (s *devices) set(w *Runner, well bool) (left int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.well[w.Evaluator.Device().Key] += map[bool]int{true: 1, false: -1}[well]
@@ -228,8 +228,8 @@ func (s *devices) set(w *Worker, well bool) (left int) {
 	return left
 }
 
-// leave has a worker's device take no more runs, unless no other does.
-func (s *devices) leave(w *Worker) bool {
+// leave has a Runner's device take no more runs, unless no other does.
+func (s *devices) leave(w *Runner) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := 0
@@ -243,8 +243,8 @@ func (s *devices) leave(w *Worker) bool {
 	return true
 }
 
-// others returns the keys of the devices that take runs beside a worker's.
-func (s *devices) others(w *Worker) []string {
+// others returns the keys of the devices that take runs beside a Runner's.
+func (s *devices) others(w *Runner) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := w.Evaluator.Device().Key
@@ -259,7 +259,7 @@ func (s *devices) others(w *Worker) []string {
 
 // loop takes runs from the queue for one device. One that is ill is left to
 // itself for a while. The last that ends for want of work ends all.
-func (d *Daemon) loop(ctx context.Context, w *Worker, s *devices, end context.CancelCauseFunc) error {
+func (d *Daemon) loop(ctx context.Context, w *Runner, s *devices, end context.CancelCauseFunc) error {
 	for {
 		err := d.take(ctx, w, s)
 		var ill *IllError
@@ -300,7 +300,7 @@ func (d *Daemon) nudge() {
 // take takes runs from the queue for a device that is well, but for a while none
 // after a model has refused. The error is what makes all work impossible, an
 // *IllError, or with UntilIdle a *RefusedError.
-func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
+func (d *Daemon) take(ctx context.Context, w *Runner, s *devices) error {
 	clock := w.clock()
 	idleSince := time.Time{}
 	pause := askAgain // where a model refuses
@@ -368,7 +368,7 @@ func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
 
 // one takes a claimed run to its end. Only what makes all work impossible, an
 // *IllError and a *RefusedError are errors.
-func (d *Daemon) one(ctx context.Context, w *Worker, job store.Job) error {
+func (d *Daemon) one(ctx context.Context, w *Runner, job store.Job) error {
 	run, err := w.Store.Run(ctx, job.RunID)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -408,10 +408,10 @@ func (d *Daemon) one(ctx context.Context, w *Worker, job store.Job) error {
 
 // recognise notes which task a file turned out to hold.
 func (d *Daemon) recognise(ctx context.Context, run kernelwright.Run, fingerprint string) {
-	file, ok, err := d.Worker.Store.File(ctx, run.Path)
+	file, ok, err := d.Runner.Store.File(ctx, run.Path)
 	if err == nil && ok && file.RunID == run.ID && fingerprint != "" {
 		file.Fingerprint = fingerprint
-		err = d.Worker.Store.SaveFile(ctx, file)
+		err = d.Runner.Store.SaveFile(ctx, file)
 	}
 	if err != nil {
 		d.log().Warn("cannot record which task a file holds", "path", run.Path, "error", err)
@@ -421,7 +421,7 @@ func (d *Daemon) recognise(ctx context.Context, run kernelwright.Run, fingerprin
 // broken puts a run that failed back, to be tried again.
 func (d *Daemon) broken(ctx context.Context, job store.Job, err error) error {
 	// Where even the end could not be recorded the run is still claimed.
-	if rerr := d.Worker.Store.Retry(context.WithoutCancel(ctx), job, retryAfter); rerr != nil {
+	if rerr := d.Runner.Store.Retry(context.WithoutCancel(ctx), job, retryAfter); rerr != nil {
 		return errors.Join(err, rerr)
 	}
 	d.log().Error("a run could not be brought to its end", "error", err)
@@ -482,7 +482,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	seen, known, err := d.Worker.Store.File(ctx, path)
+	seen, known, err := d.Runner.Store.File(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -518,7 +518,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 			return err
 		}
 	}
-	copies, err := d.Worker.Store.FilesByHash(ctx, file.Hash)
+	copies, err := d.Runner.Store.FilesByHash(ctx, file.Hash)
 	if err != nil {
 		return err
 	}
@@ -534,7 +534,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 			return d.share(ctx, file, c, request, ended)
 		}
 	}
-	run, err := d.Worker.Enqueue(ctx, request, file, d.priority(path))
+	run, err := d.Runner.Enqueue(ctx, request, file, d.priority(path))
 	if err != nil {
 		return err
 	}
@@ -567,17 +567,17 @@ func (d *Daemon) priority(path string) int {
 // another file as well (shared) must have been judged with the versions that there
 // are now; a file's own run stays.
 func (d *Daemon) usable(ctx context.Context, id int64, q Request, shared bool) (usable, ended bool, err error) {
-	run, err := d.Worker.Store.Run(ctx, id)
+	run, err := d.Runner.Store.Run(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, false, nil
 	}
 	if err != nil {
 		return false, false, err
 	}
-	if run.Status == kernelwright.RunFailed || !sameRequest(run, d.Worker.newRun(q)) {
+	if run.Status == kernelwright.RunFailed || !sameRequest(run, d.Runner.newRun(q)) {
 		return false, false, nil
 	}
-	if shared && run.Best != nil && !d.Worker.current([]kernelwright.Round{*run.Best}) {
+	if shared && run.Best != nil && !d.Runner.current([]kernelwright.Round{*run.Best}) {
 		return false, false, nil
 	}
 	return true, run.Status != kernelwright.RunQueued && run.Status != kernelwright.RunRunning, nil
@@ -587,14 +587,14 @@ func (d *Daemon) usable(ctx context.Context, id int64, q Request, shared bool) (
 // both.
 func (d *Daemon) share(ctx context.Context, file, copied store.File, q Request, ended bool) error {
 	file.RunID, file.Fingerprint = copied.RunID, copied.Fingerprint
-	if err := d.Worker.Store.Owe(ctx, file.Path, file.RunID); err != nil {
+	if err := d.Runner.Store.Owe(ctx, file.Path, file.RunID); err != nil {
 		return err
 	}
-	if err := d.Worker.Store.SaveFile(ctx, file); err != nil {
+	if err := d.Runner.Store.SaveFile(ctx, file); err != nil {
 		return err
 	}
 	d.log().Info("the same content as a file before: one run stands for both", "path", file.Path, "first", copied.Path, "run", file.RunID)
-	if !ended { // it may have meanwhile; else the worker writes results for both
+	if !ended { // it may have meanwhile; else the Runner writes results for both
 		var err error
 		if _, ended, err = d.usable(ctx, file.RunID, q, true); err != nil || !ended {
 			return err
@@ -606,18 +606,18 @@ func (d *Daemon) share(ctx context.Context, file, copied store.File, q Request, 
 // pay writes the results that are owed for a file. Why it cannot is logged at a
 // level.
 func (d *Daemon) pay(ctx context.Context, path string, level slog.Level) error {
-	id, err := d.Worker.Store.Owed(ctx, path)
+	id, err := d.Runner.Store.Owed(ctx, path)
 	if err != nil || id == 0 {
 		return err
 	}
-	data, err := Load(ctx, d.Worker.Store, id)
+	data, err := Load(ctx, d.Runner.Store, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return d.Worker.Store.Settle(ctx, path)
+		return d.Runner.Store.Settle(ctx, path)
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := d.Worker.deliver(ctx, path, data); err != nil {
+	if _, err := d.Runner.deliver(ctx, path, data); err != nil {
 		d.log().Log(ctx, level, "results could not be written; the history has them", "run", id, "path", path, "error", err)
 		return nil
 	}
@@ -628,12 +628,12 @@ func (d *Daemon) pay(ctx context.Context, path string, level slog.Level) error {
 // payAll writes the results that are owed, where that is possible now: there
 // may be room on the disk again. It runs in the watcher's goroutine.
 func (d *Daemon) payAll(ctx context.Context) {
-	now := d.Worker.clock().Now()
+	now := d.Runner.clock().Now()
 	if now.Sub(d.paid) < rescanEvery { // who polls scans more often
 		return
 	}
 	d.paid = now
-	debts, err := d.Worker.Store.Debts(ctx)
+	debts, err := d.Runner.Store.Debts(ctx)
 	for _, path := range slices.Sorted(maps.Keys(debts)) {
 		if _, gone := os.Lstat(path); gone != nil || err != nil || ctx.Err() != nil {
 			continue
@@ -641,9 +641,9 @@ func (d *Daemon) payAll(ctx context.Context) {
 		// Of content that a run is still to be done for, that run will tell.
 		var file store.File
 		var known, ended bool
-		if file, known, err = d.Worker.Store.File(ctx, path); known && err == nil {
+		if file, known, err = d.Runner.Store.File(ctx, path); known && err == nil {
 			var run kernelwright.Run
-			run, err = d.Worker.Store.Run(ctx, file.RunID)
+			run, err = d.Runner.Store.Run(ctx, file.RunID)
 			ended = run.Status != kernelwright.RunQueued && run.Status != kernelwright.RunRunning
 		}
 		if err == nil && ended {
@@ -658,7 +658,7 @@ func (d *Daemon) payAll(ctx context.Context) {
 // supersede takes the run of what a file was before, or of the settings before,
 // off the queue, unless it has begun or stands for another file too.
 func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelwright.Run) {
-	copies, err := d.Worker.Store.FilesByHash(ctx, old.Hash)
+	copies, err := d.Runner.Store.FilesByHash(ctx, old.Hash)
 	if err != nil {
 		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
 		return
@@ -672,7 +672,7 @@ func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelw
 	if old.Hash == file.Hash {
 		reason = fmt.Sprintf("the settings changed before this run began, or went on: run %d is under the new ones", by.ID)
 	}
-	waited, err := d.Worker.Store.Supersede(ctx, old.RunID, reason)
+	waited, err := d.Runner.Store.Supersede(ctx, old.RunID, reason)
 	if err != nil {
 		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
 		return
@@ -681,7 +681,7 @@ func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelw
 		d.log().Info("a run that had not begun is given up", "run", old.RunID, "path", file.Path, "because", reason)
 		return
 	}
-	if run, err := d.Worker.Store.Run(ctx, old.RunID); err == nil && run.Status == kernelwright.RunRunning {
+	if run, err := d.Runner.Store.Run(ctx, old.RunID); err == nil && run.Status == kernelwright.RunRunning {
 		d.log().Info("a run goes on with what the file was when it began", "run", old.RunID, "path", file.Path,
 			"results", fmt.Sprintf("in the history alone (`kernelwright history show %d`); run %d writes those of what the file is now", old.RunID, by.ID))
 	}
@@ -689,7 +689,7 @@ func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelw
 
 // refuse records a file that cannot even be read as a reference.
 func (d *Daemon) refuse(ctx context.Context, file store.File, name string, why *kernelwright.InvalidTaskError) error {
-	done, err := d.Worker.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Strategy: d.Strategy, Settings: d.Settings}, why, store.WithFile(file), store.WithOwed(file.Path))
+	done, err := d.Runner.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Strategy: d.Strategy, Settings: d.Settings}, why, store.WithFile(file), store.WithOwed(file.Path))
 	if err != nil {
 		return err
 	}
@@ -697,4 +697,4 @@ func (d *Daemon) refuse(ctx context.Context, file store.File, name string, why *
 	return nil
 }
 
-func (d *Daemon) log() *slog.Logger { return d.Worker.log() }
+func (d *Daemon) log() *slog.Logger { return d.Runner.log() }

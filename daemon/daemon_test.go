@@ -188,7 +188,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) daemon() *Daemon {
 	log := slog.New(slog.NewTextHandler(b.log, nil))
 	return &Daemon{
-		Worker: &Worker{
+		Runner: &Runner{
 			Store: b.store, Evaluator: b.hw, Coder: fakeCoder{}, Judge: fakeJudge{}, Results: Results{Markdown: true, HTML: true},
 			Log: log, Share: true,
 		},
@@ -439,7 +439,7 @@ func TestAFolderThatIsNamedFirstGoesFirst(t *testing.T) {
 func TestResultsOfOneNameAreKeptApart(t *testing.T) {
 	b := newBench(t)
 	out := t.TempDir()
-	b.start(func(d *Daemon) { d.Worker.Results.Folder, d.Worker.Results.Base = out, b.dir })
+	b.start(func(d *Daemon) { d.Runner.Results.Folder, d.Runner.Results.Base = out, b.dir })
 	for _, name := range []string{"softmax.py", "deep/softmax.py"} {
 		b.drop(name, "softmax of "+name)
 		b.next()
@@ -570,7 +570,7 @@ func TestAStopFinishesTheRoundAndTheNextStartGoesOn(t *testing.T) {
 func TestARoundThatOutlastsTheGraceIsLeft(t *testing.T) {
 	b := newBench(t)
 	b.hw.enter, b.hw.leave = make(chan struct{}), make(chan struct{})
-	b.start(func(d *Daemon) { d.Worker.Grace = time.Millisecond })
+	b.start(func(d *Daemon) { d.Runner.Grace = time.Millisecond })
 	b.drop("a.py", "softmax")
 	<-b.hw.enter
 	b.halt()
@@ -587,7 +587,7 @@ func TestInfrastructureIsTriedAgainAndThenFails(t *testing.T) {
 	b := newBench(t)
 	b.hw.broken = 1
 	clock := newFakeClock()
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	w.Clock, w.Attempts = clock, 2
 	ctx := context.Background()
 	if _, err := w.Enqueue(ctx, Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 1}}, store.File{Path: "/x/a.py"}, 0); err != nil {
@@ -628,7 +628,7 @@ func TestAFolderThatCannotBeWrittenLosesNothing(t *testing.T) {
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.start(func(d *Daemon) { d.Worker.Results.Folder = filepath.Join(blocked, "out") })
+	b.start(func(d *Daemon) { d.Runner.Results.Folder = filepath.Join(blocked, "out") })
 	b.drop("a.py", "softmax")
 	done := b.next()
 	var w *WriteError
@@ -656,7 +656,7 @@ func TestAWatchedFolderThatIsNotThereEndsTheDaemon(t *testing.T) {
 
 func TestAnInterruptedRunIsTheSameRunAgain(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	ctx := context.Background()
 	q := Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 2}}
 	first, resumed, err := w.Start(ctx, q)

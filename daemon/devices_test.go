@@ -24,9 +24,9 @@ func (b *bench) two(change func(*Daemon)) (first, second *fakeHardware) {
 		hw.enter, hw.leave = make(chan struct{}), make(chan struct{})
 	}
 	b.start(func(d *Daemon) {
-		other := *d.Worker
+		other := *d.Runner
 		other.Evaluator = second
-		d.More = []*Worker{&other}
+		d.More = []*Runner{&other}
 		if change != nil {
 			change(d)
 		}
@@ -135,7 +135,7 @@ func TestADeviceThatIsLostInAnInspectionIsLeft(t *testing.T) {
 	first, second := b.two(func(d *Daemon) {
 		d.UntilIdle = true
 		var once sync.Once
-		for _, w := range append(d.More, d.Worker) {
+		for _, w := range append(d.More, d.Runner) {
 			hw := w.Evaluator.(*fakeHardware)
 			hw.begins = func() { // of whichever has the run
 				once.Do(func() {
@@ -191,7 +191,7 @@ func TestADeviceThatAHungWorkerKeepsIsLeft(t *testing.T) {
 	clock := newFakeClock()
 	first, second := b.two(func(d *Daemon) {
 		d.Watcher.Clock = System{}
-		for _, w := range append(d.More, d.Worker) {
+		for _, w := range append(d.More, d.Runner) {
 			w.Clock = clock
 			w.Evaluator.(*fakeHardware).check = check
 		}
@@ -254,7 +254,7 @@ func TestARunThatMakesDevicesIllIsGivenUp(t *testing.T) {
 	b := newBench(t)
 	b.drop("a.py", "softmax")
 	first, second := b.two(func(d *Daemon) {
-		for _, w := range append(d.More, d.Worker) {
+		for _, w := range append(d.More, d.Runner) {
 			w.Attempts = 2
 		}
 	})
@@ -273,7 +273,7 @@ func TestARunThatMakesDevicesIllIsGivenUp(t *testing.T) {
 func TestARunOfAnotherVersionIsBegunAnewByHand(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	q := Request{Path: "/x/a.py", Name: "a", Source: "softmax"}
 	old, resumed, err := w.Start(ctx, q)
 	if err != nil || resumed {
@@ -301,7 +301,7 @@ func TestARunOfAnotherVersionIsBegunAnewByHand(t *testing.T) {
 func TestRunsOfADeviceWaitForIt(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	run, err := w.Enqueue(ctx, Request{Path: "/x/a.py", Name: "a", Source: "softmax"}, store.File{Path: "/x/a.py"}, 0)
 	if err != nil {
 		t.Fatal(err)

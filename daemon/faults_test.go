@@ -375,7 +375,7 @@ func TestResultsThatAreOwedAreWrittenAtAScan(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, os.WriteFile(out, nil, 0o600))
 	w := &watching{t: t, clock: clock, log: b.log}
-	b.start(func(d *Daemon) { d.Worker.Clock, d.Worker.Results.Folder = clock, out })
+	b.start(func(d *Daemon) { d.Runner.Clock, d.Runner.Results.Folder = clock, out })
 	a := b.drop("a.py", "softmax")
 	var done Done
 	w.pass("the run ends", func() bool {
@@ -430,7 +430,7 @@ func TestADataFolderThatGoesAwayEndsTheDaemon(t *testing.T) {
 				must(t, err)
 				defer lock.Release()
 				change := func(d *Daemon) {
-					d.Lock, d.Watcher.Poll, d.Worker.Grace = lock, 10*time.Millisecond, 10*time.Millisecond
+					d.Lock, d.Watcher.Poll, d.Runner.Grace = lock, 10*time.Millisecond, 10*time.Millisecond
 				}
 				if busy {
 					b.held(change)
@@ -704,7 +704,7 @@ func TestCopiesOfAKnownTaskGetItsResults(t *testing.T) {
 func TestARunThatKillsItsProcessEnds(t *testing.T) {
 	b := newBench(t)
 	ctx := t.Context()
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	// Not in the watched folder: a file whose run failed is tried again there.
 	dir := t.TempDir()
 	for _, source := range []string{"deadly", "softmax"} {

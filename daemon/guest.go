@@ -17,14 +17,14 @@ import (
 // record it is a run like any other. Its methods must not overlap.
 type Guest struct {
 	subject
-	worker *Worker
+	runner *Runner
 	rounds *forge.Rounds
 	lock   *Lock
 }
 
 // Host returns the open run of Request.Guest on the task, as Find does, or begins
 // one. Resumed says that it was there.
-func (w *Worker) Host(ctx context.Context, q Request) (g *Guest, resumed bool, err error) {
+func (w *Runner) Host(ctx context.Context, q Request) (g *Guest, resumed bool, err error) {
 	for {
 		g, err := w.Find(ctx, q)
 		if !errors.Is(err, store.ErrNotFound) {
@@ -50,7 +50,7 @@ func (w *Worker) Host(ctx context.Context, q Request) (g *Guest, resumed bool, e
 // it lies: a request without a path goes on with a run that has one, and one with a
 // path gives it to a run that has none. Runs that another process works on, or that
 // were begun with other versions, are left as they are.
-func (w *Worker) Find(ctx context.Context, q Request) (*Guest, error) {
+func (w *Runner) Find(ctx context.Context, q Request) (*Guest, error) {
 	fresh, err := w.guestRun(ctx, q)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (w *Worker) Find(ctx context.Context, q Request) (*Guest, error) {
 
 // guestRun is the record of a request that can be found again from its first
 // moment on.
-func (w *Worker) guestRun(ctx context.Context, q Request) (kernelwright.Run, error) {
+func (w *Runner) guestRun(ctx context.Context, q Request) (kernelwright.Run, error) {
 	run := w.newRun(q)
 	task, err := w.Evaluator.Inspect(ctx, q.Name, q.Source)
 	if err != nil {
@@ -94,7 +94,7 @@ func (w *Worker) guestRun(ctx context.Context, q Request) (kernelwright.Run, err
 }
 
 // join takes an open run, unless another process has it or it has ended.
-func (w *Worker) join(ctx context.Context, id int64, q Request) (_ *Guest, err error) {
+func (w *Runner) join(ctx context.Context, id int64, q Request) (_ *Guest, err error) {
 	lock, err := HoldGuest(w.folder(), id, w.clock().Now())
 	if errors.As(err, new(*HeldError)) {
 		return nil, nil
@@ -102,7 +102,7 @@ func (w *Worker) join(ctx context.Context, id int64, q Request) (_ *Guest, err e
 	if err != nil {
 		return nil, err
 	}
-	g := &Guest{worker: w, lock: lock}
+	g := &Guest{runner: w, lock: lock}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, lock.Release())
@@ -142,7 +142,7 @@ func (g *Guest) Run() kernelwright.Run { return g.run }
 // Round has a candidate judged and records it as the next round. After any error
 // nothing of it is recorded, and the run can go on.
 func (g *Guest) Round(ctx context.Context, c kernelwright.Candidate) (kernelwright.Round, error) {
-	if err := g.worker.Store.Usable(); err != nil {
+	if err := g.runner.Store.Usable(); err != nil {
 		return kernelwright.Round{}, err
 	}
 	c.Origin = g.run.Coder
@@ -152,7 +152,7 @@ func (g *Guest) Round(ctx context.Context, c kernelwright.Candidate) (kernelwrig
 // Certify has the candidate of a round certified, or where index is negative the
 // fastest first until one is. Nil: none was.
 func (g *Guest) Certify(ctx context.Context, index int) (*kernelwright.Round, error) {
-	if err := g.worker.Store.Usable(); err != nil {
+	if err := g.runner.Store.Usable(); err != nil {
 		return nil, err
 	}
 	return g.rounds.Certify(ctx, g.run, g.task, index)
@@ -160,7 +160,7 @@ func (g *Guest) Certify(ctx context.Context, index int) (*kernelwright.Round, er
 
 // Data is the run as it stands.
 func (g *Guest) Data(ctx context.Context) (report.Data, error) {
-	return Load(ctx, g.worker.Store, g.run.ID)
+	return Load(ctx, g.runner.Store, g.run.ID)
 }
 
 // Finish ends the run and writes its results as those of the reference at path.
@@ -169,7 +169,7 @@ func (g *Guest) Finish(ctx context.Context, results Results, path string) (Done,
 	run := g.run
 	run.Status, run.Stop = kernelwright.RunDone, kernelwright.StopSubmitted
 	// It was asked for: who goes away meanwhile does not leave half of it.
-	done, err := g.worker.end(context.WithoutCancel(ctx), run, run.ID, nil, func(_ context.Context, _ kernelwright.Run, d report.Data) (Written, error) {
+	done, err := g.runner.end(context.WithoutCancel(ctx), run, run.ID, nil, func(_ context.Context, _ kernelwright.Run, d report.Data) (Written, error) {
 		return results.Write(path, d)
 	})
 	if err != nil {
@@ -183,8 +183,8 @@ func (g *Guest) Close() error { return g.lock.Release() }
 
 // leave lets go of a run that has ended: nobody locks it any more.
 func (g *Guest) leave() error {
-	return errors.Join(g.lock.Release(), os.RemoveAll(guestFolder(g.worker.folder(), g.run.ID)))
+	return errors.Join(g.lock.Release(), os.RemoveAll(guestFolder(g.runner.folder(), g.run.ID)))
 }
 
 // folder is the data folder.
-func (w *Worker) folder() string { return filepath.Dir(w.Store.Path()) }
+func (w *Runner) folder() string { return filepath.Dir(w.Store.Path()) }

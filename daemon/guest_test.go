@@ -18,7 +18,7 @@ func guestRequest(source, path string) Request {
 	return Request{Name: "a", Path: path, Source: source, Guest: "mcp:one", Settings: forge.OutsideSettings()}
 }
 
-func mustHost(t *testing.T, w *Worker, q Request) (*Guest, bool) {
+func mustHost(t *testing.T, w *Runner, q Request) (*Guest, bool) {
 	t.Helper()
 	g, resumed, err := w.Host(t.Context(), q)
 	if err != nil {
@@ -40,7 +40,7 @@ func mustRound(t *testing.T, g *Guest, source string) kernelwright.Round {
 // What a guest did is a run like any other, and goes on where it stood.
 func TestAGuestGoesOn(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	if _, err := w.Find(t.Context(), guestRequest("softmax", "")); !errors.Is(err, store.ErrNotFound) {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestAGuestGoesOn(t *testing.T) {
 // Others do not go on with a guest's run, nor a guest with theirs.
 func TestAGuestsRunIsItsOwn(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	path := filepath.Join(b.dir, "a.py")
 	first, _ := mustHost(t, w, guestRequest("softmax", path))
 	mustRound(t, first, "x")
@@ -119,7 +119,7 @@ func TestAGuestsRunIsItsOwn(t *testing.T) {
 // A daemon takes the data folder while a guest works, and both record.
 func TestADaemonWorksBesideAGuest(t *testing.T) {
 	b := newBench(t)
-	g, _ := mustHost(t, b.daemon().Worker, guestRequest("softmax", ""))
+	g, _ := mustHost(t, b.daemon().Runner, guestRequest("softmax", ""))
 	lock, err := AcquireLock(b.data, nil, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestADaemonWorksBesideAGuest(t *testing.T) {
 // Neither a broken machine nor a caller who gives up costs the run anything.
 func TestAGuestOutlivesFailures(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	g, _ := mustHost(t, w, guestRequest("softmax", ""))
 	mustRound(t, g, "x")
 	b.hw.fall(errors.New("it is wedged"))
@@ -172,7 +172,7 @@ func TestAGuestOutlivesFailures(t *testing.T) {
 // A run that ended between being found and being taken is left.
 func TestAGuestDoesNotTakeWhatHasEnded(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	g, _ := mustHost(t, w, guestRequest("softmax", ""))
 	mustRound(t, g, "x")
 	id := g.Run().ID

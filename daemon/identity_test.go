@@ -14,7 +14,7 @@ import (
 func TestARunOfOtherVersionsIsDoneAnew(t *testing.T) {
 	b := newBench(t)
 	b.hw.versions = map[string]string{"kernelwright": "1", "harness": "a"}
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	path := filepath.Join(b.dir, "a.py")
 	g, _ := mustHost(t, w, guestRequest("softmax", path))
 	mustRound(t, g, "x")

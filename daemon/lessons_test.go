@@ -62,7 +62,7 @@ func TestRunsLearnFromEachOther(t *testing.T) {
 	run := func(name, key string, lessons bool) kernelwright.Run {
 		t.Helper()
 		b.hw.key = key
-		w := &Worker{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: lessons}
+		w := &Runner{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: lessons}
 		r, err := w.Begin(ctx, Request{Name: name, Source: "the task " + name, Settings: forge.Settings{Rounds: 3, JudgeMode: forge.JudgeBoth}})
 		if err != nil {
 			t.Fatal(err)
@@ -145,7 +145,7 @@ func TestRunsLearnFromEachOther(t *testing.T) {
 // Who is to go by the speedup alone is given no lessons; who asks no Judge is.
 func TestWhoIsGivenLessons(t *testing.T) {
 	b := newBench(t)
-	w := &Worker{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: true}
+	w := &Runner{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: true}
 	for _, mode := range []forge.JudgeMode{forge.JudgeBoth, forge.JudgeBoth, forge.JudgeNone, forge.JudgeScore} {
 		r, err := w.Begin(t.Context(), Request{Name: "a", Source: "a", Settings: forge.Settings{Rounds: 2, JudgeMode: mode}})
 		if err != nil {
@@ -169,7 +169,7 @@ func TestWhoIsGivenLessons(t *testing.T) {
 func TestWhatIsComparedLearnsFromEarlierRuns(t *testing.T) {
 	b := newBench(t)
 	ctx := t.Context()
-	w := &Worker{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: true}
+	w := &Runner{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: true}
 	settings := forge.Settings{Rounds: 3, JudgeMode: forge.JudgeBoth}
 	for _, name := range []string{"a", "b"} {
 		run, err := w.Begin(ctx, Request{Name: name, Source: "the task " + name, Settings: settings})
@@ -181,7 +181,7 @@ func TestWhatIsComparedLearnsFromEarlierRuns(t *testing.T) {
 		}
 	}
 	time.Sleep(2 * time.Millisecond) // the record's times are of milliseconds
-	m := &Bench{Store: b.store, Usable: b.store.Usable, Devices: make([][]*Worker, 1), Sources: []string{"the task b", "the task c", "the task d"}}
+	m := &Bench{Store: b.store, Usable: b.store.Usable, Devices: make([][]*Runner, 1), Sources: []string{"the task b", "the task c", "the task d"}}
 	for i, name := range []string{"b", "c", "d"} {
 		m.Bench.References = append(m.Bench.References, kernelwright.Reference{Name: name, Path: fmt.Sprintf("/x/%d.py", i)})
 	}

@@ -110,7 +110,7 @@ func (p *pipeline) gate() {
 // nightly has a daemon train at eleven in the evening.
 func nightly(t *testing.T, d *Daemon, p nights.Pipeline, c nights.Clock, log *slog.Logger) {
 	t.Helper()
-	d.Nights = nights.New(nights.Plan{Table: nightstest.Table(t), Length: 8 * time.Hour}, d.Worker.Store, p, d.Waiting, c, log)
+	d.Nights = nights.New(nights.Plan{Table: nightstest.Table(t), Length: 8 * time.Hour}, d.Runner.Store, p, d.Waiting, c, log)
 }
 
 func lastNight(t *testing.T, s *store.Store) store.Night {

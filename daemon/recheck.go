@@ -9,10 +9,10 @@ import (
 )
 
 // Recheck has a kernel that was certified on another device certified on the
-// Worker's, as a run of its own with the kernel as its one candidate. One that
+// Runner's, as a run of its own with the kernel as its one candidate. One that
 // was stopped goes on. What comes of it is in the run's rounds; errors are those
 // of Run.
-func (w *Worker) Recheck(ctx context.Context, k store.Kept) (Done, error) {
+func (w *Runner) Recheck(ctx context.Context, k store.Kept) (Done, error) {
 	kernel, err := w.Store.Round(ctx, k.RunID, k.Index)
 	if err != nil {
 		return Done{}, err

@@ -26,7 +26,7 @@ func (o other) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwright
 func TestKernelsAreRechecked(t *testing.T) {
 	b := newBench(t)
 	ctx := t.Context()
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	w.RecordOnly = true
 	b.hw.key = "one"
 	for _, source := range []string{"good", "wrong", "fragile"} {
@@ -92,7 +92,7 @@ func TestKernelsAreRechecked(t *testing.T) {
 // One that was stopped goes on, and does not do twice what it did.
 func TestARecheckGoesOn(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	w.RecordOnly = true
 	b.hw.key = "one"
 	run, err := w.Begin(t.Context(), Request{Path: "/x/a.py", Name: "a", Source: "good", Settings: forge.Settings{Rounds: 1, JudgeMode: forge.JudgeNone}})

@@ -58,7 +58,7 @@ func TestAModelThatDoesNotAnswer(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(string(kind), " ", "_"), func(t *testing.T) {
 			b := newBench(t)
-			w := b.daemon().Worker
+			w := b.daemon().Runner
 			model := &refusing{err: refusal(kind)}
 			w.Coder, w.Results.Folder = model, t.TempDir()
 			ctx := t.Context()
@@ -96,7 +96,7 @@ func TestAModelThatDoesNotAnswer(t *testing.T) {
 // on, and shows what it has.
 func TestARunStopsWhereAModelRefuses(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	model := &refusing{err: refusal(llm.TooLong)}
 	w.Coder, w.Results.Folder = model, t.TempDir()
 	q := Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 2}}
@@ -129,7 +129,7 @@ func TestARunStopsWhereAModelRefuses(t *testing.T) {
 // A run that a budget ends says which one, though it has a kernel.
 func TestARunThatABudgetEndsSaysSo(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	w.Coder, w.Results.Folder = &refusing{err: refusal(llm.OverBudget)}, t.TempDir()
 	run, _, err := w.Start(t.Context(), Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 2}})
 	if err != nil {
@@ -155,7 +155,7 @@ func TestRunsWaitForAModelThatIsMended(t *testing.T) {
 	b := newBench(t)
 	model, clock := &refusing{err: refusal(llm.BadKey)}, newFakeClock()
 	start := func() {
-		b.start(func(d *Daemon) { d.Worker.Coder, d.Worker.Clock, d.Watcher.Clock = model, clock, System{} })
+		b.start(func(d *Daemon) { d.Runner.Coder, d.Runner.Clock, d.Watcher.Clock = model, clock, System{} })
 	}
 	start()
 	b.drop("a.py", "softmax a")
@@ -196,7 +196,7 @@ func TestRunsWaitForAModelThatIsMended(t *testing.T) {
 	// Who waits for the end is told that there is none.
 	err := func() error {
 		d := b.daemon()
-		d.Worker.Coder, d.UntilIdle = model, true
+		d.Runner.Coder, d.UntilIdle = model, true
 		return d.Run(t.Context())
 	}()
 	var refused *RefusedError
@@ -220,13 +220,13 @@ func (renamed) Name() string { return "openai:known" }
 func TestAMendedNameDoesAnewWhatWaited(t *testing.T) {
 	b := newBench(t)
 	model, clock := &refusing{err: refusal(llm.UnknownModel)}, newFakeClock()
-	b.start(func(d *Daemon) { d.Worker.Coder, d.Worker.Clock, d.Watcher.Clock = model, clock, System{} })
+	b.start(func(d *Daemon) { d.Runner.Coder, d.Runner.Clock, d.Watcher.Clock = model, clock, System{} })
 	path := b.drop("a.py", "softmax")
 	clock.WaitFor(askAgain)
 	b.halt()
 	model.say(nil)
 	d := b.daemon()
-	d.Worker.Coder, d.UntilIdle = renamed{model}, true
+	d.Runner.Coder, d.UntilIdle = renamed{model}, true
 	if err := d.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func (acting) Generate(_ context.Context, r llm.Request) (llm.Reply, error) {
 // later ones.
 func TestARunKeepsItsStrategy(t *testing.T) {
 	b := newBench(t)
-	w := b.daemon().Worker
+	w := b.daemon().Runner
 	w.Model, w.Results.Folder = acting{}, t.TempDir()
 	settings := forge.Settings{Rounds: 4, Metrics: forge.SelectedMetrics, Beam: forge.BeamSettings{Width: 2, Samples: 1}, React: forge.ReactSettings{Turns: 9}}
 	for _, c := range []struct {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 // leastGain is the gain below which a rule on a GPU is not heard: less than the
@@ -58,7 +59,7 @@ func (v view) gpuKernels() []gpuKernel {
 		}
 	}
 	for i := range all {
-		all[i].share = within(v.or("custom_share", 1)) / float64(len(all))
+		all[i].share = within(v.or(metrics.CustomShare, 1)) / float64(len(all))
 	}
 	return all
 }
@@ -198,54 +199,17 @@ func (k gpuKernel) copiesAhead() bool { return k.built.Instructions["copy_async"
 
 // asked is the share of the bytes of touched sectors that was asked for.
 func (k gpuKernel) asked(name string) (float64, bool) {
-	if name == loadedUsed && k.copiesAhead() {
+	if name == metrics.LoadedUsed && k.copiesAhead() {
 		return 0, false
 	}
 	return k.used(name)
 }
 
-// Counters that several rules read, by ncu's names.
-const (
-	dramRead       = "dram__bytes_read.sum"
-	dramWritten    = "dram__bytes_write.sum"
-	dramRate       = "dram__bytes.sum.per_second"
-	dramBusy       = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-	l2Busy         = "lts__throughput.avg.pct_of_peak_sustained_active"
-	issueBusy      = "smsp__issue_active.avg.pct_of_peak_sustained_active"
-	fmaBusy        = "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"
-	tensorBusy     = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
-	warpsActive    = "sm__warps_active.avg.pct_of_peak_sustained_active"
-	registersOf    = "launch__registers_per_thread"
-	wavesOf        = "launch__waves_per_multiprocessor"
-	l2Asked        = "lts__t_sectors_srcunit_tex.sum"
-	l2Reads        = "lts__t_sectors_srcunit_tex_op_read.sum"
-	l2Hits         = "lts__t_sector_hit_rate.pct"
-	localLoaded    = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
-	localStored    = "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum"
-	conflicts      = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-	wavefronts     = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
-	loadSectors    = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
-	storeSectors   = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio"
-	loadedUsed     = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
-	storedUsed     = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
-	limitRegisters = "launch__occupancy_limit_registers"
-	limitShared    = "launch__occupancy_limit_shared_mem"
-	limitWarps     = "launch__occupancy_limit_warps"
-	limitBlocks    = "launch__occupancy_limit_blocks"
-)
-
 // l1Parts are what may keep the unit for L1 and shared memory busy: its pipe for data,
 // what leaves it for L2, and its requests. Last its own word, which only a full set
 // of metrics has: Nsight Compute runs a kernel seven times more for that and for
 // sm__throughput.
-var l1Parts = []string{l1Data, l1ToL2, l1Requests, l1Word}
-
-const (
-	l1Data     = "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active"
-	l1ToL2     = "l1tex__m_l1tex2xbar_req_cycles_active.avg.pct_of_peak_sustained_active"
-	l1Requests = "l1tex__lsuin_requests.avg.pct_of_peak_sustained_active"
-	l1Word     = "l1tex__throughput.avg.pct_of_peak_sustained_active"
-)
+var l1Parts = []string{metrics.L1Data, metrics.L1ToL2, metrics.L1Requests, metrics.L1Busy}
 
 // l1Busy is the share of what the unit for L1 and shared memory can do, and the
 // counter that says so.
@@ -254,14 +218,14 @@ func (k gpuKernel) l1Busy() (share float64, name string, known bool) { return k.
 // dram is the share of the measured memory bandwidth that a kernel uses.
 func (v view) dram(k gpuKernel) (float64, bool) {
 	ceiling := v.device.Ceilings.MemoryGBs
-	read, hasRead := k.count(dramRead)
-	if written, ok := k.count(dramWritten); ok && hasRead {
+	read, hasRead := k.count(metrics.DRAMRead)
+	if written, ok := k.count(metrics.DRAMWritten); ok && hasRead {
 		ceiling = v.device.Ceilings.MixedGBs(read, written)
 	}
-	if rate, ok := k.count(dramRate); ok && ceiling > 0 {
+	if rate, ok := k.count(metrics.DRAMRate); ok && ceiling > 0 {
 		return within(rate / 1e9 / ceiling), true
 	}
-	busy, ok := k.used(dramBusy)
+	busy, ok := k.used(metrics.DRAMBusy)
 	if pins := v.device.Specs.MemoryGBs; ok && ceiling > 0 && pins > ceiling {
 		busy = within(busy * pins / ceiling)
 	}
@@ -284,9 +248,9 @@ const sectorBytes = 32
 // it about once, so that memory is what there is to wait for. Where nobody counted the
 // reads it is as if they were many, and times is 0.
 func (v view) l2(k gpuKernel) (share, times float64, ok bool) {
-	share, ok = k.used(l2Busy)
-	sectors, counted := k.count(l2Reads)
-	read, known := k.count(dramRead)
+	share, ok = k.used(metrics.L2Busy)
+	sectors, counted := k.count(metrics.L2SectorsRead)
+	read, known := k.count(metrics.DRAMRead)
 	if counted && known && read > 0 {
 		times = sectors * sectorBytes / read
 	}
@@ -314,7 +278,7 @@ func (v view) cachesBusy(k gpuKernel) (float64, bool) {
 // computeBusy is the share of the busiest arithmetic unit under a kernel, or of
 // the places for instructions.
 func (k gpuKernel) computeBusy() (share float64, name string, known bool) {
-	return k.fullest(issueBusy, fmaBusy, tensorBusy)
+	return k.fullest(metrics.IssueBusy, metrics.FMABusy, metrics.TensorBusy)
 }
 
 // fullest is the highest of some counters in per cent, as a share.
@@ -336,16 +300,16 @@ func (v view) busiest(k gpuKernel) (share float64, counted bool) {
 	if hasMemory && hasCompute {
 		return max(memory, compute), true
 	}
-	return within(max(memory, compute, v.or("compute_share", 0), v.reached())), false
+	return within(max(memory, compute, v.or(metrics.ComputeShare, 0), v.reached())), false
 }
 
 // reached is the share of the bandwidth that the task's least bytes have: of
 // memory, or of L2 where they stay there.
 func (v view) reached() float64 {
 	if beyondCache(v) {
-		return within(v.or("memory_share", 0))
+		return within(v.or(metrics.MemoryShare, 0))
 	}
-	return within(v.or("cache_share", 0))
+	return within(v.or(metrics.CacheShare, 0))
 }
 
 // stalled is the share of their time that the warps of a kernel wait for one
@@ -353,29 +317,21 @@ func (v view) reached() float64 {
 // all as warps for each instruction that is issued; where it has one as both, the
 // two say how many warps there are for each.
 func (k gpuKernel) stalled(reason string) (float64, bool) {
-	if x, ok := k.used(stallShare(reason)); ok {
+	if x, ok := k.used(metrics.StallShare(reason)); ok {
 		return x, true
 	}
-	x, ok := k.count(stallRatio(reason))
+	x, ok := k.count(metrics.StallRatio(reason))
 	if !ok {
 		return 0, false
 	}
 	for _, both := range []string{"long_scoreboard", "short_scoreboard", "barrier"} {
-		share, has := k.used(stallShare(both))
-		waiting, too := k.count(stallRatio(both))
+		share, has := k.used(metrics.StallShare(both))
+		waiting, too := k.count(metrics.StallRatio(both))
 		if has && too && share > 0 && waiting > 0 {
 			return within(x * share / waiting), true
 		}
 	}
 	return 0, false
-}
-
-func stallShare(reason string) string {
-	return "smsp__warp_issue_stalled_" + reason + "_per_warp_active.pct"
-}
-
-func stallRatio(reason string) string {
-	return "smsp__average_warps_issue_stalled_" + reason + "_per_issue_active.ratio"
 }
 
 // about collects evidence on a kernel: the counters that were measured, and how
@@ -436,9 +392,9 @@ func (v view) resides(k gpuKernel) (residence, bool) {
 			r.blocks, r.limit = blocks, limit
 		}
 	}
-	if x, ok := k.count(limitRegisters); ok {
+	if x, ok := k.count(metrics.LimitRegisters); ok {
 		lower(x, "registers")
-		for _, l := range []struct{ name, limit string }{{limitShared, "shared memory"}, {limitWarps, "threads"}, {limitBlocks, "threads"}} {
+		for _, l := range []struct{ name, limit string }{{metrics.LimitShared, "shared memory"}, {metrics.LimitWarps, "threads"}, {metrics.LimitBlocks, "threads"}} {
 			if x, ok := k.count(l.name); ok {
 				lower(x, l.limit)
 			}

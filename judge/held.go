@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 	"github.com/kernelwright/kernelwright/prompts"
 )
 
@@ -57,7 +58,7 @@ func untried(in kernelwright.JudgeInput) (kernelwright.Feedback, bool) {
 	if top.Name == "" {
 		return kernelwright.Feedback{}, false
 	}
-	e := v.evidence("pytorch_share", "custom_share", "vendor_share")
+	e := v.evidence(metrics.PyTorchShare, metrics.CustomShare, metrics.VendorShare)
 	e["operator_share"] = top.Share
 	name := oneLine(top.Name)
 	return kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: "pytorch_share", Evidence: e,

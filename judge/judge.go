@@ -1,6 +1,6 @@
 // Package judge reads verdicts and says what to change next. Rules is the
 // built-in Judge: rules over the same metrics that a language model gets, one
-// file a rule, and a search over the knobs of a candidate's schedule.
+// file a rule, rule_*.go, and a search over the knobs of a candidate's schedule.
 package judge
 
 import (

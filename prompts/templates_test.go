@@ -88,26 +88,3 @@ func TestOverrides(t *testing.T) {
 		}
 	})
 }
-
-// What is shown of the metrics is what docs/metrics.md says of them.
-func TestSelectedMetricsAreDocumented(t *testing.T) {
-	b, err := os.ReadFile("../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range selected {
-		row := ""
-		for line := range strings.Lines(string(b)) {
-			if strings.HasPrefix(line, "| `"+m.name+"`") || strings.Contains(line, ", `"+m.name+"`") {
-				row = line
-			}
-		}
-		unit := map[string]string{"GB/s": "10⁹ bytes/s", "GFLOP/s": "10⁹/s"}[m.unit]
-		if unit == "" {
-			unit = m.unit
-		}
-		if row == "" || !strings.Contains(row, unit) {
-			t.Errorf("%s in %q: docs/metrics.md has %q", m.name, m.unit, row)
-		}
-	}
-}

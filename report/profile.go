@@ -6,37 +6,8 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 )
-
-// Metrics of Nsight Compute that a report shows (docs/metrics.md).
-const (
-	dramRead       = "dram__bytes_read.sum"
-	dramWrite      = "dram__bytes_write.sum"
-	dramShare      = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-	issueShare     = "smsp__issue_active.avg.pct_of_peak_sustained_active"
-	tensorShare    = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
-	occupancy      = "sm__warps_active.avg.pct_of_peak_sustained_active"
-	occupancyLimit = "sm__maximum_warps_per_active_cycle_pct"
-	registers      = "launch__registers_per_thread"
-	sectorsLoaded  = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
-	sectorsStored  = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio"
-	conflicts      = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-	wavefronts     = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
-	localLoaded    = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
-	localStored    = "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum"
-	stalled        = "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
-)
-
-// stalls are what warps wait for, by ncu's words and in ours.
-var stalls = []struct{ name, said string }{
-	{"long_scoreboard", "global memory"},
-	{"short_scoreboard", "shared memory"},
-	{"barrier", "a barrier"},
-	{"lg_throttle", "the queue of global memory"},
-	{"mio_throttle", "the queue of shared memory"},
-	{"math_pipe_throttle", "a busy pipe"},
-	{"wait", "the last instruction"},
-}
 
 // tools are a profile's, in words.
 var tools = map[string]string{"ncu": "Nsight Compute", "profiler": "PyTorch's profiler", "static": "the compiler alone"}
@@ -55,7 +26,12 @@ func Profile(p *kernelwright.Profile) []string {
 }
 
 // roofs are the shares of measured ceilings of a profile's position, in words.
-var roofs = []struct{ name, said string }{{"dram_roof_share", "memory"}, {"l2_roof_share", "L2"}, {"fp32_roof_share", "FP32"}, {"tensor_roof_share", "tensor cores"}}
+var roofs = []struct{ name, said string }{
+	{metrics.DRAMRoofShare, "memory"},
+	{metrics.L2RoofShare, "L2"},
+	{metrics.FP32RoofShare, "FP32"},
+	{metrics.TensorRoofShare, "tensor cores"},
+}
 
 // Eager says what a profiler saw of eager, all kernels together. None where nobody
 // looked.
@@ -172,37 +148,37 @@ func kernelMetrics(m map[string]float64) (parts []string) {
 	}
 	bytes := func(n float64) string { return ByteSize(int64(min(n, 1e18))) }
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	if has(dramRead, dramWrite) {
-		add("%s read and %s written", bytes(m[dramRead]), bytes(m[dramWrite]))
+	if has(metrics.DRAMRead, metrics.DRAMWritten) {
+		add("%s read and %s written", bytes(m[metrics.DRAMRead]), bytes(m[metrics.DRAMWritten]))
 	}
-	if has(dramShare) {
-		add("memory %s of its theoretical peak", Percent(m[dramShare]/100))
+	if has(metrics.DRAMBusy) {
+		add("memory %s of its theoretical peak", Percent(m[metrics.DRAMBusy]/100))
 	}
-	if has(issueShare) {
-		add("instructions issued in %s of active cycles", Percent(m[issueShare]/100))
+	if has(metrics.IssueBusy) {
+		add("instructions issued in %s of active cycles", Percent(m[metrics.IssueBusy]/100))
 	}
-	if m[tensorShare] >= 1 {
-		add("tensor cores at work in %s of active cycles", Percent(m[tensorShare]/100))
+	if m[metrics.TensorBusy] >= 1 {
+		add("tensor cores at work in %s of active cycles", Percent(m[metrics.TensorBusy]/100))
 	}
-	if has(occupancy, occupancyLimit) {
-		add("occupancy %s of %s", Percent(m[occupancy]/100), Percent(m[occupancyLimit]/100))
+	if has(metrics.WarpsActive, metrics.WarpsAllowed) {
+		add("occupancy %s of %s", Percent(m[metrics.WarpsActive]/100), Percent(m[metrics.WarpsAllowed]/100))
 	}
-	if has(registers) {
-		add("%.0f registers", m[registers])
+	if has(metrics.Registers) {
+		add("%.0f registers", m[metrics.Registers])
 	}
-	if m[sectorsLoaded] > 0 || m[sectorsStored] > 0 {
-		add("%.3g sectors a load, %.3g a store", m[sectorsLoaded], m[sectorsStored])
+	if m[metrics.LoadSectors] > 0 || m[metrics.StoreSectors] > 0 {
+		add("%.3g sectors a load, %.3g a store", m[metrics.LoadSectors], m[metrics.StoreSectors])
 	}
-	if m[conflicts] > 0 && m[wavefronts] > 0 {
-		add("bank conflicts %s of shared memory's work", Percent(min(m[conflicts]/m[wavefronts], 1)))
+	if m[metrics.BankConflicts] > 0 && m[metrics.SharedWavefronts] > 0 {
+		add("bank conflicts %s of shared memory's work", Percent(min(m[metrics.BankConflicts]/m[metrics.SharedWavefronts], 1)))
 	}
-	if local := m[localLoaded] + m[localStored]; local > 0 {
+	if local := m[metrics.LocalLoaded] + m[metrics.LocalStored]; local > 0 {
 		add("%s of local memory moved", bytes(local))
 	}
 	most, what := 0.0, ""
-	for _, s := range stalls {
-		if x := m[fmt.Sprintf(stalled, s.name)]; x > most {
-			most, what = x, s.said
+	for _, s := range metrics.Stalls {
+		if x := m[metrics.StallRatio(s.Name)]; x > most {
+			most, what = x, s.Said
 		}
 	}
 	if most >= 1 {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"os"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 func yes() *bool { b := true; return &b }
@@ -418,8 +418,8 @@ func TestKernel(t *testing.T) {
 func TestProfile(t *testing.T) {
 	p := &kernelwright.Profile{Tool: "ncu", Launches: 3, MS: 0.1, Kernels: []kernelwright.KernelProfile{
 		{Name: "void rows<4>(float const*)", Whose: "custom", Launches: 2, MS: 0.08, Share: 0.8, Grid: [3]int{2048, 1, 1}, Block: [3]int{32, 8, 1}, Metrics: map[string]float64{
-			dramRead: 8 << 20, dramWrite: 4 << 20, dramShare: 81.7, issueShare: 22.4, tensorShare: 2.6, occupancy: 71.2, occupancyLimit: 100, registers: 32,
-			sectorsLoaded: 32, sectorsStored: 4, conflicts: 30, wavefronts: 40, localLoaded: 1024, localStored: 1024,
+			metrics.DRAMRead: 8 << 20, metrics.DRAMWritten: 4 << 20, metrics.DRAMBusy: 81.7, metrics.IssueBusy: 22.4, metrics.TensorBusy: 2.6, metrics.WarpsActive: 71.2, metrics.WarpsAllowed: 100, metrics.Registers: 32,
+			metrics.LoadSectors: 32, metrics.StoreSectors: 4, metrics.BankConflicts: 30, metrics.SharedWavefronts: 40, metrics.LocalLoaded: 1024, metrics.LocalStored: 1024,
 			"smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 17.2,
 			"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio":         3,
 		}},
@@ -433,7 +433,7 @@ func TestProfile(t *testing.T) {
 	if got := Profile(p); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	static := &kernelwright.Profile{Tool: "static", Why: "ncu is not\x1b[2J there", Kernels: []kernelwright.KernelProfile{{Name: "rows", Whose: "custom", Metrics: map[string]float64{registers: 40}}}}
+	static := &kernelwright.Profile{Tool: "static", Why: "ncu is not\x1b[2J there", Kernels: []kernelwright.KernelProfile{{Name: "rows", Whose: "custom", Metrics: map[string]float64{metrics.Registers: 40}}}}
 	if got := Profile(static); len(got) != 2 || got[0] != "profile by the compiler alone (ncu is not⟨U+001B⟩[2J there)" || got[1] != "rows (custom): 40 registers" {
 		t.Errorf("got %q", got)
 	}
@@ -471,9 +471,12 @@ func TestMetricsThatAreShownAreAskedFor(t *testing.T) {
 	if _, err := toml.DecodeFile("../hwfeedback/harness/metrics.toml", &asked); err != nil {
 		t.Fatal(err)
 	}
-	names := []string{dramRead, dramWrite, dramShare, issueShare, tensorShare, occupancy, occupancyLimit, registers, sectorsLoaded, sectorsStored, conflicts, wavefronts, localLoaded, localStored}
-	for _, s := range stalls {
-		names = append(names, fmt.Sprintf(stalled, s.name))
+	names := []string{
+		metrics.DRAMRead, metrics.DRAMWritten, metrics.DRAMBusy, metrics.IssueBusy, metrics.TensorBusy, metrics.WarpsActive, metrics.WarpsAllowed, metrics.Registers,
+		metrics.LoadSectors, metrics.StoreSectors, metrics.BankConflicts, metrics.SharedWavefronts, metrics.LocalLoaded, metrics.LocalStored,
+	}
+	for _, s := range metrics.Stalls {
+		names = append(names, metrics.StallRatio(s.Name))
 	}
 	for _, name := range names {
 		if !slices.Contains(asked.Metrics, name) {

@@ -18,6 +18,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 // LessonFilter chooses lessons. Empty fields do not narrow.
@@ -401,14 +402,14 @@ func outcome(from, to kernelwright.Verdict) kernelwright.LessonOutcome {
 // Metrics that say how the machine was, and those that are the time in another
 // unit: of these the one that bounds the task is enough.
 var (
-	circumstances = []string{"sm_mhz", "celsius", "slowed_share", "context_switches", "page_faults"}
-	timeAgain     = []string{"achieved_gbs", "achieved_gflops", "memory_share", "cache_share", "compute_share", "call_overhead_share"}
+	circumstances = []string{metrics.SMMHz, metrics.Celsius, metrics.SlowedShare, metrics.ContextSwitches, metrics.PageFaults}
+	timeAgain     = []string{metrics.AchievedGBs, metrics.AchievedGFLOPs, metrics.MemoryShare, metrics.CacheShare, metrics.ComputeShare, metrics.CallOverheadShare}
 )
 
 // moved returns the metrics that changed most, by their change relative to the
 // larger of both values.
 func moved(from, to kernelwright.Verdict) []kernelwright.Movement {
-	before, after := metrics(from), metrics(to)
+	before, after := measured(from), measured(to)
 	change := func(m kernelwright.Movement) float64 {
 		return math.Abs(m.To-m.From) / max(math.Abs(m.From), math.Abs(m.To))
 	}
@@ -430,8 +431,8 @@ func moved(from, to kernelwright.Verdict) []kernelwright.Movement {
 	return all[:min(len(all), maxMoved)]
 }
 
-// metrics returns a verdict's finite metrics, with those of its profile.
-func metrics(v kernelwright.Verdict) map[string]float64 {
+// measured returns a verdict's finite metrics, with those of its profile.
+func measured(v kernelwright.Verdict) map[string]float64 {
 	all := map[string]float64{}
 	if v.Profile != nil {
 		maps.Copy(all, v.Profile.Metrics)

@@ -111,7 +111,7 @@ func bring(ctx context.Context, s settings, url string) (m measurement, err erro
 	if err != nil {
 		return m, err
 	}
-	w := &daemon.Worker{
+	w := &daemon.Runner{
 		Store: db, Evaluator: made{}, Journal: db, RecordOnly: true,
 		Coder: coder.Model{LLM: model, Prompts: templates, Skills: skills}, Judge: judge.Model{LLM: model, Prompts: templates, Skills: skills},
 	}
@@ -153,7 +153,7 @@ func bring(ctx context.Context, s settings, url string) (m measurement, err erro
 }
 
 // one takes a run to its end.
-func one(ctx context.Context, w *daemon.Worker, s settings, i int) (kernelwright.Run, error) {
+func one(ctx context.Context, w *daemon.Runner, s settings, i int) (kernelwright.Run, error) {
 	own := *w
 	run, err := own.Begin(ctx, daemon.Request{
 		Path: fmt.Sprintf("/made/up/%d.py", i), Name: fmt.Sprintf("softmax%d", i), Source: fmt.Sprintf(reference, i),
