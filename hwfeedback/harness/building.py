@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import artefact_terms
 import compiling
 import flags
 import headers
@@ -95,7 +94,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
 
 
 def export(
-    server: ForkServer, text: str, mode: str = "strict", about: artefact_terms.About | None = None
+    server: ForkServer, text: str, mode: str = "strict", about: Mapping[str, object] | None = None
 ) -> str:
     """The standalone form of a candidate, with what its user has to know of it where that is given.
     Raises ValueError for one that is not Python.

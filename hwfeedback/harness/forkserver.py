@@ -69,7 +69,6 @@ from typing import Any
 import allocator
 import process_memory
 import sandbox
-import triton_kernels
 from listening import Listener
 from protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 
@@ -860,14 +859,6 @@ def _serve_role(role: str, config: dict[str, Any] | None, fds: list[int]) -> Non
                 raise ProtocolError(f"expected start, got {msg.get('type')!r:.40}")
             config = msg.get("config") or {}
             given += more
-        if (
-            role == "reference"
-            and config.get("inductor_cache")
-            and "torch._inductor" in sys.modules
-        ):
-            import inductor
-
-            inductor.use(config["inductor_cache"])
         module = importlib.import_module(MODULES[role])
         module.main(channel, config, given)
     except Closed:
@@ -1163,9 +1154,9 @@ def main() -> None:
         for module in MODULES.values():
             # Where one is broken its worker will say so; the others must go on.
             with contextlib.suppress(Exception):
-                importlib.import_module(module)
-        if os.path.exists("/dev/nvidiactl"):
-            triton_kernels.prepare()
+                prepare = getattr(importlib.import_module(module), "prepare", None)
+                if prepare is not None:  # what its processes would else do once each
+                    prepare()
     sandbox.become_subreaper()
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:

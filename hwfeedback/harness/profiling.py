@@ -36,9 +36,9 @@ from clients import (
 )
 from cuda import CudaError
 from device import Device
-from kept import Spares
 from protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from sandbox import SandboxError
+from warm_processes import WarmProcesses
 
 # Processes: a first verdict has two profiles, and one takes longer to start than the next two.
 AHEAD = 3
@@ -194,7 +194,7 @@ class Profiler:
         fds: Sequence[int],
         capability: int,
         *,
-        spares: Spares | None = None,
+        spares: WarmProcesses | None = None,
         full: bool = False,
         products: bool = True,
     ) -> None:

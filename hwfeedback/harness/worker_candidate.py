@@ -491,6 +491,12 @@ OPERATIONS = (
 )  # fmt: skip
 
 
+def prepare() -> None:
+    """For the fork server, which does it once for all candidates' processes."""
+    if os.path.exists("/dev/nvidiactl"):
+        triton_kernels.prepare()
+
+
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     allocator.keep_freed_memory()
     if config.get("poison"):

@@ -26,8 +26,8 @@ import toolchain
 import worker_profiler
 from clients import CandidateClient
 from forkserver import ForkServer
-from kept import Spares
 from protocol import ProtocolError
+from warm_processes import WarmProcesses
 
 HERE = pathlib.Path(__file__).parent
 CANDIDATE = """
@@ -127,12 +127,12 @@ def test_what_ncu_measured(server: ForkServer, fake: Callable[[str], None]) -> N
 @pytest.fixture
 def ahead(
     server: ForkServer, fake: Callable[[str], None]
-) -> Iterator[tuple[profiling.Profiler, Spares]]:
+) -> Iterator[tuple[profiling.Profiler, WarmProcesses]]:
     """A profiler whose processes have started; who starts one now gets nothing. That takes twelve
     seconds of processor time: what is not one of the three everyday cases runs by ``make soak``.
     """
     fake('"$@"\n' + WRITES)
-    spares = Spares()
+    spares = WarmProcesses()
     p = profiler(server, spares=spares)
     p.ahead()
     spares.wait()
@@ -142,7 +142,7 @@ def ahead(
 
 
 @pytest.mark.slow
-def test_it_is_started_ahead(ahead: tuple[profiling.Profiler, Spares]) -> None:
+def test_it_is_started_ahead(ahead: tuple[profiling.Profiler, WarmProcesses]) -> None:
     p, spares = ahead
     for _ in range(profiling.AHEAD):
         assert p.profile(subject())["tool"] == "ncu"
@@ -150,7 +150,7 @@ def test_it_is_started_ahead(ahead: tuple[profiling.Profiler, Spares]) -> None:
     assert p.profile(subject())["tool"] == "static"
 
 
-def test_its_context_is_made_ahead(ahead: tuple[profiling.Profiler, Spares]) -> None:
+def test_its_context_is_made_ahead(ahead: tuple[profiling.Profiler, WarmProcesses]) -> None:
     p, spares = ahead
     for _ in range(2):  # the other ones stay where they are
         p.begin()
@@ -166,7 +166,7 @@ def test_its_context_is_made_ahead(ahead: tuple[profiling.Profiler, Spares]) -> 
 
 @pytest.mark.slow
 def test_one_whose_context_is_made_is_there_for_the_next(
-    ahead: tuple[profiling.Profiler, Spares], server: ForkServer
+    ahead: tuple[profiling.Profiler, WarmProcesses], server: ForkServer
 ) -> None:
     p, spares = ahead
     p.begin()
@@ -184,7 +184,7 @@ def test_who_has_not_started_is_not_waited_for(
     go = tmp_path / "go"
     os.mkfifo(go)
     fake(f'read _ <{go}; "$@"\n' + WRITES)
-    spares = Spares()
+    spares = WarmProcesses()
     p = profiler(server, spares=spares)
     p.begin()  # nothing was started
     p.ahead()
@@ -199,7 +199,7 @@ def test_who_has_not_started_is_not_waited_for(
 @pytest.mark.parametrize("made", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_whose_context_was_not_needed_ends(
     server: ForkServer,
-    ahead: tuple[profiling.Profiler, Spares],
+    ahead: tuple[profiling.Profiler, WarmProcesses],
     monkeypatch: pytest.MonkeyPatch,
     made: bool,
 ) -> None:
@@ -227,7 +227,7 @@ def test_one_whose_context_was_not_needed_ends(
 
 @pytest.mark.slow
 def test_a_context_that_cannot_be_made_is_not_spoken_of(
-    ahead: tuple[profiling.Profiler, Spares], monkeypatch: pytest.MonkeyPatch
+    ahead: tuple[profiling.Profiler, WarmProcesses], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p, spares = ahead
     begin = p._begin_ahead
@@ -244,7 +244,7 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
     assert spares.take(*p.keys) is not None and not spares, "it has ended, and one was used"
 
 
-def test_one_that_has_ended_is_left_out(ahead: tuple[profiling.Profiler, Spares]) -> None:
+def test_one_that_has_ended_is_left_out(ahead: tuple[profiling.Profiler, WarmProcesses]) -> None:
     p, spares = ahead
     p.begin()
     spares.wait_for_prepared()
@@ -265,7 +265,7 @@ def test_one_that_hangs_at_its_start_is_waited_for_once(
     monkeypatch.setattr(profiling, "START_S", 4.0)
     started = tmp_path / "started"
     fake(f"echo >>{started}; sleep 1000\n")
-    spares = Spares()
+    spares = WarmProcesses()
     p = profiler(server, spares=spares)
     monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
     p.ahead()
