@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// graph is the captured operator graph of a task; hwfeedback/harness/capture.py
+// graph is the captured operator graph of a task; hwfeedback/harness/kwharness/task/capture.py
 // documents its JSON.
 type graph struct {
 	Inputs     []graphInput  `json:"inputs"`

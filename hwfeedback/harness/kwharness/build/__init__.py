@@ -1,0 +1,1 @@
+"""From a candidate's text to objects that can be loaded."""

@@ -1,0 +1,1 @@
+"""The referee's side of its workers: requests, deadlines, blocks of memory."""

@@ -1,0 +1,1 @@
+"""Writes the file that a user gets: standalone, with documentation and checks."""

@@ -1,0 +1,1 @@
+"""The hardware and its software: CUDA, compilers, sensors, counters, memory."""

@@ -1,0 +1,1 @@
+"""A model's construction, weights, state and seeds, the same for reference and candidate."""

@@ -1,0 +1,1 @@
+"""What each kernel of a forward does on a GPU."""

@@ -1,0 +1,1 @@
+"""Answers Go's requests: holds seeds, expected outputs, clock and verdict."""

@@ -1,0 +1,1 @@
+"""Runs an exported file in a new interpreter, as its user does."""

@@ -1,0 +1,1 @@
+"""How long a forward takes, by a clock outside its process; and what a machine can reach."""

@@ -1,0 +1,1 @@
+"""Calibrates honest errors on a task, and holds a candidate to them."""
