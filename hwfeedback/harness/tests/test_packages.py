@@ -5,6 +5,7 @@ hides another one.
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib.machinery
 import importlib.metadata
@@ -56,6 +57,7 @@ def docstring(package: str) -> str:
     return ast.get_docstring(tree) or ""
 
 
+@functools.cache
 def arrows() -> dict[str, set[str]]:
     """Returns by package which packages import it."""
     by: dict[str, set[str]] = {p: set() for p in PACKAGES}
@@ -138,3 +140,33 @@ def test_all_of_it_adds_two_names() -> None:
     command = [sys.executable, "-I", "-B", "-c", script, str(ROOT), *MODULES]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == "kernelwright kwharness\n", done.stderr
+
+
+def level(package: str) -> tuple[int, str]:
+    """Returns what puts packages into the order in which they import each other."""
+    return max((level(p)[0] + 1 for p in arrows()[package]), default=0), package
+
+
+def table() -> str:
+    """Returns the table of docs/code-map.md."""
+    rows = ["| package | what it is for | side | imported by |", "|---|---|---|---|"]
+    for package in sorted(PACKAGES, key=level):
+        text = docstring(package)
+        side = re.search(r"^Side: (\w+)", text, re.M)
+        by = sorted(arrows()[package], key=level)
+        link = f"[`{package}`](../hwfeedback/harness/kwharness/{package})"
+        what = text.partition("\n")[0].removesuffix(".").replace("\n", " ")
+        rows.append(f"| {link} | {what} | {side and side[1]} | {', '.join(by) or 'nobody'} |")
+    return "\n".join(rows)
+
+
+def test_the_map_has_the_packages() -> None:
+    page = (ROOT.parents[1] / "docs" / "code-map.md").read_text()
+    assert table() in page, f"the table is\n{table()}"
+
+
+def test_what_the_map_names_is_there() -> None:
+    page = (ROOT.parents[1] / "docs" / "code-map.md").read_text()
+    for name in re.findall(r"`((?:\w+/)+\w+\.\w+)`", page):
+        places = (ROOT.parents[1], OURS, ROOT)
+        assert any((p / name).exists() for p in places) or re.search("NAME|NN", name), name
