@@ -8,6 +8,7 @@ what has changed. What there is no time for is told: make test runs it.
 
 from __future__ import annotations
 
+import ast
 import os
 import pathlib
 import re
@@ -54,14 +55,26 @@ def packages(files: list[str]) -> list[str]:
     return sorted(found)
 
 
+def imported(path: pathlib.Path) -> set[str]:
+    """Returns the modules that a file imports, in full, and what it imports out of modules."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{a.name}" for a in node.names)}
+    return found
+
+
 def tests_of(files: list[str]) -> list[str]:
     """Returns the test files of changed Python: themselves, and who imports what has changed."""
-    names = {pathlib.PurePath(f).stem for f in files if f.startswith(HARNESS)}
+    paths = [pathlib.PurePath(f) for f in files if f.startswith(HARNESS)]
+    names = {p.stem for p in paths}
+    modules = {".".join(p.relative_to(HARNESS).with_suffix("").parts) for p in paths} | names
     found = []
-    for path in sorted([*(ROOT / TESTS).glob("test_*.py"), *(ROOT / "bench").glob("test_*.py")]):
+    for path in sorted([*(ROOT / TESTS).rglob("test_*.py"), *(ROOT / "bench").glob("test_*.py")]):
         at = path.relative_to(ROOT).as_posix()
-        imported = set(re.findall(r"^(?:import|from) (\w+)", path.read_text(), re.MULTILINE))
-        if at in files or imported & names:
+        if at in files or imported(path) & modules:
             found.append(at)
     # First the file that is named after what has changed.
     return sorted(found, key=lambda f: pathlib.PurePath(f).stem.removeprefix("test_") not in names)

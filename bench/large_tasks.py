@@ -20,10 +20,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [
     str(ROOT / "hwfeedback" / "harness"),
     str(ROOT / "hwfeedback" / "harness" / "tests"),
+    *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
 from judging import Judge  # noqa: E402
-from test_cuda import SEES  # noqa: E402
+from test_cuda_driver import SEES  # noqa: E402
 
 STAGES = ("inspect", "calibrate", "quick", "certify")
 

@@ -1,7 +1,7 @@
 """What a call takes on a GPU where another process has a context: one that is idle, that waits for
 a word, as the referee's does while a worker has its turn (windows_cuda.py), that has just freed as
 much memory as a large task's content takes, or that waits under Nsight Compute, which has measured
-a launch of it, as the next profile's process does (profiling.py).
+a launch of it, as the next profile's process does (profile_forward.py).
 
 The work moves bytes, in memory of torch's own or of a block that two processes could map, or
 computes. A row is one work; its columns are medians, in milliseconds, of calls that found nothing
@@ -35,7 +35,7 @@ AHEAD = 2_000_000  # cycles, in which the host asks for the call
 
 def other(channel: Connection, gib: float) -> None:
     """A process with a context, which does what it is told."""
-    import device
+    from kwharness.machine import device
 
     gpu = device.gpu()
     word = torch.zeros(16, dtype=torch.int32, device=gpu.torch)
@@ -72,8 +72,8 @@ def waits_under_ncu() -> None:
 
 def under_ncu() -> subprocess.Popen[str]:
     """Returns a process group that waits so."""
-    import ncu
-    import toolchain
+    from kwharness.machine import toolchain
+    from kwharness.profile import ncu
 
     major, minor = torch.cuda.get_device_capability()
     command = ncu.command(toolchain.ncu(), [*ncu.selection(10 * major + minor).values()])
@@ -107,7 +107,7 @@ def compilers(folder: str) -> subprocess.Popen[str]:
 
 
 def shared(size: int) -> torch.Tensor:
-    import device
+    from kwharness.machine import device
 
     block = device.gpu().create(size)
     floats = block.bytes().view(torch.float32)

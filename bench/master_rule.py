@@ -30,16 +30,17 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [
     str(ROOT / "hwfeedback" / "harness"),
     str(ROOT / "hwfeedback" / "harness" / "tests"),
+    *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
 from judging import Judge  # noqa: E402
 from test_master_rule import EAGER, Compiled  # noqa: E402
 
-import device as devices  # noqa: E402
-import evaluation  # noqa: E402
-from clients import ReferenceClient, WorkerLate  # noqa: E402
-from inspection import Invalid  # noqa: E402
-from verify import Calibration, Failed, Verification, calibrate  # noqa: E402
+from kwharness.clients.clients import ReferenceClient, WorkerLate  # noqa: E402
+from kwharness.machine import device as devices  # noqa: E402
+from kwharness.referee import evaluation  # noqa: E402
+from kwharness.task.inspect_task import Invalid  # noqa: E402
+from kwharness.verify.verify import Calibration, Failed, Verification, calibrate  # noqa: E402
 
 COMPILE_S = 300.0
 MODES = ("compile", "max-autotune-no-cudagraphs")
@@ -268,7 +269,7 @@ def main() -> None:
         sys.exit(0 if len(rows) >= len(paths) else os.EX_TEMPFAIL)
     place = None
     if args.device == "cuda":
-        from test_cuda import SEES
+        from test_cuda_driver import SEES
 
         place = {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]}
     with tempfile.TemporaryDirectory() as cache, contextlib.closing(Judge(cache, place)) as judge:

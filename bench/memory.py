@@ -19,12 +19,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [
     str(ROOT / "hwfeedback" / "harness"),
     str(ROOT / "hwfeedback" / "harness" / "tests"),
+    *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
 from judging import Judge  # noqa: E402
 from test_sparing import Watch  # noqa: E402
 
-import device  # noqa: E402
+from kwharness.machine import device  # noqa: E402
 
 MIB = 64  # of inputs, and of outputs but for the loss
 REFERENCE = """import torch

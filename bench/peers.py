@@ -32,7 +32,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "hwfeedback" / "harness"))
 
-from export import standalone  # noqa: E402
+from kwharness.export.inline_loader import standalone  # noqa: E402
 
 NONE = "–"
 PEERS = ("KernelBench", "CudaForge", "its ncu")

@@ -12,9 +12,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import export
-import loaders
 import peers
+from kwharness.export import file_loader, inline_loader
 
 INLINE = next(c for c in peers.CANDIDATES if c.name == "softmax_cuda_load_inline.py")
 COST = {"build": 0.5, "verify": 0.25, "time": 0.125, "worker": 1.0, "total": 2.0}
@@ -121,4 +120,4 @@ def test_a_peer_gets_a_file_that_needs_no_kernelwright(
     for text in given:
         compile(text, candidate.name, "exec")
         assert "class ModelNew" in text and "from kernelwright import" not in text
-        assert (f"def {export.LOADER}()" in text or loaders.FRONT in text) == native
+        assert (f"def {inline_loader.LOADER}()" in text or file_loader.FRONT in text) == native

@@ -25,11 +25,12 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [
     str(ROOT / "hwfeedback" / "harness"),
     str(ROOT / "hwfeedback" / "harness" / "tests"),
+    *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
 from judging import Judge  # noqa: E402
 
-from profiling import TIME  # noqa: E402
+from kwharness.profile.profile_forward import TIME  # noqa: E402
 
 TASK = """import torch
 import torch.nn as nn
@@ -235,7 +236,7 @@ def main() -> None:
     args = parser.parse_args()
     place: dict[str, Any] | None = None
     if args.device == "cuda":
-        from test_cuda import SEES
+        from test_cuda_driver import SEES
 
         place = {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]}
     with tempfile.TemporaryDirectory() as cache:

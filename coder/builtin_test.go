@@ -143,7 +143,7 @@ func captured(script string, folders ...string) ([]byte, error) {
 	}
 	said := sha256.New()
 	_, _ = fmt.Fprintln(said, testPython, script, folders)
-	for _, folder := range append([]string{"../hwfeedback/harness", "testdata"}, folders...) {
+	for _, folder := range append([]string{"../hwfeedback/harness", "../hwfeedback/harness/kwharness/*", "testdata"}, folders...) {
 		files, err := filepath.Glob(filepath.Join(folder, "*.py"))
 		if err != nil {
 			return nil, err

@@ -495,7 +495,7 @@ func bound(name, code string) bool {
 var languageArgument = regexp.MustCompile(`\bnative[ \t]*\([^()]*?\blanguage[ \t]*=[ \t\n]*`)
 
 // languageOf returns what a candidate is written in, as the builder will see it
-// (harness/source.py); empty where nothing in it is compiled.
+// (harness/kwharness/build/source.py); empty where nothing in it is compiled.
 func languageOf(source string) kernelwright.Language {
 	p := scanPython(source)
 	if at := languageArgument.FindStringIndex(p.code); at != nil {

@@ -140,7 +140,7 @@ func asTheBuilderSeesThem(t *testing.T, found map[string]extracted) {
 	const ask = `
 import json, sys
 sys.path.insert(0, "../hwfeedback/harness")
-import source
+from kwharness.build import source
 for name, it in json.load(sys.stdin).items():
     seen = source.parse(it["Source"], "candidate")
     wrong = [p for p in seen["problems"] if "not valid Python" in p or "defines no class" in p]

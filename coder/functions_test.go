@@ -11,7 +11,7 @@ import (
 )
 
 // headerFolder is where <kw/...> lies.
-const headerFolder = "../hwfeedback/harness/include"
+const headerFolder = "../hwfeedback/harness/kwharness/build/include"
 
 // TestFunctions holds each function of kw/math.h against the C library's
 // in double precision, on one of a thousand floats, on those beside every

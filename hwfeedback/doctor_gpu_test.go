@@ -17,7 +17,7 @@ import (
 func TestOthersOnAGPUAreNamed(t *testing.T) {
 	root := machine(map[string]string{
 		"proc/1/comm": "python3\n", "proc/2/comm": "VLLM::EngineCore\n", "proc/9/comm": "python\n",
-		"proc/9/cmdline": "python\x00-I\x00data/harness/00ff/forkserver.py\x00--idle\x00300",
+		"proc/9/cmdline": "python\x00-I\x00data/harness/00ff/kwharness/process/forkserver.py\x00--idle\x00300",
 	})
 	for want, there := range map[string][]gpu.Process{
 		"":                     {{PID: 9, Bytes: 1e9}}, // ours

@@ -21,7 +21,7 @@ import (
 const (
 	parseTimeout    = time.Minute
 	ceilingsTimeout = 3 * time.Minute
-	quickTimeout    = 30 * time.Minute // building.py gives up after 10, and the first one on a machine measures all baselines
+	quickTimeout    = 30 * time.Minute // builder_client.py gives up after 10, and the first one on a machine measures all baselines
 	certifyTimeout  = time.Hour
 	exportTimeout   = time.Minute
 	doctorTimeout   = 2 * time.Minute
@@ -35,7 +35,7 @@ const (
 	defaultCertifyTime    = 30 * time.Second
 	// inspectStep is the share of that which each step of an inspection may
 	// take: a reference that takes longer is invalid. All steps together may
-	// take inspection.WHOLE times as much, so the referee answers in time.
+	// take inspect_task.WHOLE times as much, so the referee answers in time.
 	inspectStep = 0.4
 )
 

@@ -18,7 +18,9 @@ import (
 
 // The Python that runs references and candidates, without its tests.
 //
-//go:embed harness/*.py harness/*.cpp harness/*.cu harness/*.h harness/*.toml harness/protocol.schema.json harness/include/kw/*.h
+//go:embed harness/kernelwright.py harness/kwharness/*.py harness/kwharness/*/*.py
+//go:embed harness/kwharness/*/*.cpp harness/kwharness/*/*.cu harness/kwharness/*/*.h harness/kwharness/*/*.toml harness/kwharness/*/*.json
+//go:embed harness/kwharness/build/include/kw/*.h
 var harnessFiles embed.FS
 
 // harness is what is embedded: path below the folder to content, and the hash over
@@ -29,6 +31,9 @@ type harness struct {
 	names []string // sorted
 	hash  string
 }
+
+// forkServerScript is where the fork server is in it.
+const forkServerScript = "kwharness/process/forkserver.py"
 
 var embedded = sync.OnceValues(func() (harness, error) { return loadHarness(harnessFiles) })
 

@@ -1,8 +1,10 @@
 package hwfeedback
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,15 +16,21 @@ func TestEmbeddedHarness(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"forkserver.py", "protocol.py", "sandbox.py", "protocol.schema.json"} {
-		if len(h.files[name]) == 0 {
-			t.Errorf("%s is not embedded", name)
-		}
+	if len(h.files[forkServerScript]) == 0 {
+		t.Errorf("%s is not embedded", forkServerScript)
 	}
-	for _, name := range h.names {
-		if strings.HasPrefix(name, "test_") || strings.HasPrefix(name, "conftest") {
-			t.Errorf("%s is embedded", name)
+	// Nothing else may be importable beside a candidate.
+	var want []string
+	err = filepath.WalkDir("harness", func(at string, e fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(at, "harness/")
+		ours := name == "kernelwright.py" || strings.HasPrefix(name, "kwharness/")
+		if err == nil && !e.IsDir() && ours && !strings.Contains(name, "__pycache__") {
+			want = append(want, name)
 		}
+		return err
+	})
+	if err != nil || !slices.Equal(h.names, want) {
+		t.Errorf("%v; embedded are %v, and not %v", err, h.names, want)
 	}
 }
 

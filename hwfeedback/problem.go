@@ -6,7 +6,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// forAGPU is what building.py says of code in CUDA, too.
+// forAGPU is what builder_client.py says of code in CUDA, too.
 const forAGPU = "it is written in CUDA, and the device is the CPU"
 
 // Problem says why a candidate comes to nothing on this device, as far as its text

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The protocol is in harness/protocol.py and harness/protocol.schema.json; the
+// The protocol is in harness/kwharness/base, protocol.py and protocol.schema.json; the
 // messages in testdata/protocol are tested from both sides.
 const (
 	protocolVersion = 1

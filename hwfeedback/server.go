@@ -76,7 +76,7 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 	printed := &words{file: stderr, end: tail{limit: stderrTail}}
 	f.said = printed.said
 	// -I: nothing of the user's Python settings, no current folder on the path.
-	f.cmd = exec.Command(python, "-I", "-B", filepath.Join(harness, "forkserver.py"))
+	f.cmd = exec.Command(python, "-I", "-B", filepath.Join(harness, forkServerScript))
 	f.cmd.Env = env
 	f.cmd.Dir = harness
 	f.cmd.Stdout, f.cmd.Stderr = stderrWriter, stderrWriter

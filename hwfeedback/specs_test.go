@@ -202,7 +202,7 @@ func TestGPUChecks(t *testing.T) {
 	busy.Index, busy.MIG = 1, true
 	busy.State = gpu.State{Throttled: []string{"power limit"}, ECCErrors: 2, Processes: []gpu.Process{{PID: 1}, {PID: 2}}}
 	// Who may read counters is the harness's to say, and the same for root.
-	ours := fstest.MapFS{"proc/driver/nvidia/params": {Data: []byte("RmProfilingAdminOnly: 1\n")}, "proc/2/cmdline": {Data: []byte("python\x00-I\x00data/harness/00ff/forkserver.py\x00--idle\x00300")}}
+	ours := fstest.MapFS{"proc/driver/nvidia/params": {Data: []byte("RmProfilingAdminOnly: 1\n")}, "proc/2/cmdline": {Data: []byte("python\x00-I\x00data/harness/00ff/kwharness/process/forkserver.py\x00--idle\x00300")}}
 	checks := gpuChecks(ours, []gpu.GPU{h200, busy}, nil)
 	if len(checks) != 3 || !checks[0].OK || checks[0].Name != "cuda:0" || checks[1].OK || !checks[2].OK {
 		t.Fatalf("%+v", checks)

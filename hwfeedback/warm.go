@@ -222,7 +222,7 @@ func (w warmServers) start() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(w.python.Interpreter, "-I", "-B", filepath.Join(w.harness, "forkserver.py"),
+	cmd := exec.Command(w.python.Interpreter, "-I", "-B", filepath.Join(w.harness, forkServerScript),
 		"--path", w.path(".sock"), "--idle", strconv.FormatFloat(w.idle.Seconds(), 'f', -1, 64))
 	cmd.Env, cmd.Dir = w.env, w.harness
 	cmd.Stdout, cmd.Stderr = log, log

@@ -79,7 +79,7 @@ func TestCountersAreMeasured(t *testing.T) {
 // Of any GPU is asked what the rules read, but for what a full set alone has.
 func TestCountersAreAskedFor(t *testing.T) {
 	var asked struct{ Metrics []string }
-	if _, err := toml.DecodeFile("../hwfeedback/harness/metrics.toml", &asked); err != nil {
+	if _, err := toml.DecodeFile("../hwfeedback/harness/kwharness/profile/metrics.toml", &asked); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range Counters() {

@@ -102,7 +102,7 @@ func together(all []fragment) []byte {
 }
 
 // headerFolder has a compiler find <kw/...>.
-const headerFolder = "-I../hwfeedback/harness/include"
+const headerFolder = "-I../hwfeedback/harness/kwharness/build/include"
 
 // forArchitecture says whether a fragment is for an architecture: for all,
 // unless its fence names some.

@@ -73,7 +73,7 @@ func TestMetricsOfAProfile(t *testing.T) {
 // Of any GPU is asked what is explained, or shown of each kernel.
 func TestMetricsThatAreExplainedAreAskedFor(t *testing.T) {
 	var asked struct{ Metrics []string }
-	if _, err := toml.DecodeFile("../hwfeedback/harness/metrics.toml", &asked); err != nil {
+	if _, err := toml.DecodeFile("../hwfeedback/harness/kwharness/profile/metrics.toml", &asked); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range slices.Concat(ofKernels, explained) {

@@ -468,7 +468,7 @@ func TestProfile(t *testing.T) {
 // Of any GPU is asked what a report shows.
 func TestMetricsThatAreShownAreAskedFor(t *testing.T) {
 	var asked struct{ Metrics []string }
-	if _, err := toml.DecodeFile("../hwfeedback/harness/metrics.toml", &asked); err != nil {
+	if _, err := toml.DecodeFile("../hwfeedback/harness/kwharness/profile/metrics.toml", &asked); err != nil {
 		t.Fatal(err)
 	}
 	names := []string{

@@ -211,7 +211,6 @@ func compare(ctx context.Context, dataDir, python, style string, p pair) (err er
 	if err := os.WriteFile(candidate, []byte(variant(string(source), time.Now())), 0o644); err != nil {
 		return err
 	}
-	// The module alone: the rest of the harness's folder has names that others use too.
 	module, err := os.ReadFile(loader)
 	if err != nil {
 		return err

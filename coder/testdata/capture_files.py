@@ -16,7 +16,7 @@ sys.path.insert(0, sys.argv[1])
 
 import torch
 
-import capture
+from kwharness.task import capture
 
 
 def graph_of(path: pathlib.Path, device: str) -> tuple[dict[str, Any] | None, str]:

@@ -20,7 +20,7 @@ import models
 import torch
 from torch.utils import _pytree as pytree
 
-import headers
+from kwharness.build import headers
 
 # Where in an input what is planted.
 PLANTED = {0.1: float("nan"), 0.37: float("inf"), 0.71: -float("inf")}

@@ -13,7 +13,7 @@ sys.path.insert(0, sys.argv[1])
 
 import models
 
-import capture
+from kwharness.task import capture
 
 if __name__ == "__main__":
     for name, (module, inputs) in models.cases().items():

@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 
-import capture
+from kwharness.task import capture
 
 if __name__ == "__main__":
     for path in sorted(pathlib.Path(sys.argv[2]).glob("*.py")):

@@ -6,7 +6,7 @@ import (
 )
 
 // What kernels share lies in headers, which a candidate includes as <kw/NAME.h>:
-// hwfeedback/harness/include/kw.
+// hwfeedback/harness/kwharness/build/include/kw.
 var headers = []struct {
 	name     string
 	includes []string // that it includes by itself

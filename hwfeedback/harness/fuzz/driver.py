@@ -177,11 +177,19 @@ def at_random(name: str, target: Any, seconds: float, seed: int) -> int:
     return count
 
 
+def _package() -> set[str]:
+    """Returns the names of our modules."""
+    files = (HERE.parent / "kwharness").rglob("*.py")
+    return {".".join(f.relative_to(HERE.parent).with_suffix("").parts) for f in files}
+
+
 def under_atheris(atheris: Any, name: str, seconds: float) -> None:
     """Never returns."""
     sys.path.insert(0, str(HERE))
     watched = importlib.import_module("watched").MODULES[name]
-    with atheris.instrument_imports(include=list(watched)):
+    # A module that is included brings all of its package along.
+    others = sorted(_package() - set(watched))
+    with atheris.instrument_imports(include=list(watched), exclude=others):
         target = load(name)
     corpus = tempfile.mkdtemp(prefix="fuzz-")
     for i, data in enumerate(inputs(name, target)):

@@ -9,8 +9,8 @@ import pathlib
 
 import hostile
 
-import artifacts
 import kernelwright
+from kwharness.build import artifacts
 
 _CANDIDATES = pathlib.Path(__file__).parents[3] / "examples" / "candidates"
 

@@ -10,14 +10,14 @@ import tempfile
 import fuzz_building
 import hostile
 
-import building
+from kwharness.build import builder_client
 
 _CANDIDATE = {"source": "lib = native('')\nclass ModelNew: ...\n"}
 
 
 def _built(folder: str) -> dict[str, object]:
     script = json.loads(fuzz_building.seeds()[0])
-    return building.build(hostile.Server(script), _CANDIDATE, folder)
+    return builder_client.build(hostile.Server(script), _CANDIDATE, folder)
 
 
 def _records(folder: str) -> list[str]:

@@ -10,8 +10,8 @@ import tempfile
 
 import hostile
 
-import building
-import evaluation
+from kwharness.build import builder_client
+from kwharness.referee import evaluation
 
 _SOURCE = 'extern "C" void f(float* x) {}\nint a;\n'
 _TEXT = f'lib = native(source="""\n{_SOURCE}""")\nclass ModelNew: ...\n'
@@ -98,8 +98,8 @@ def checked(result: dict[str, object]) -> None:
         for d in build.get(name, ()):
             assert type(d["line"]) is int and 0 <= d["line"] < 1 << 62
             assert isinstance(d["message"], str) and d["message"].isprintable()
-    fds = building.open_artifacts(result)
-    building._close(fds)
+    fds = builder_client.open_artifacts(result)
+    builder_client._close(fds)
 
 
 def one(data: bytes) -> None:
@@ -110,13 +110,13 @@ def one(data: bytes) -> None:
     folder = tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm")
     try:
         server = hostile.Server(script)
-        first = building.build(server, {"source": _TEXT}, folder)
+        first = builder_client.build(server, {"source": _TEXT}, folder)
         checked(first)
-        second = building.build(server, {"source": _TEXT}, folder)
+        second = builder_client.build(server, {"source": _TEXT}, folder)
         checked(second)
         assert second["status"] == first["status"] or not second["build"]["cached"]
         try:
-            assert isinstance(building.export(server, _TEXT), str)
+            assert isinstance(builder_client.export(server, _TEXT), str)
         except ValueError as e:
             hostile.sentence(str(evaluation.Fault("crashed", f"it cannot be exported: {e}")))
     finally:

@@ -5,14 +5,14 @@ one sentence; never another exception, and never a descriptor more than before.
 from __future__ import annotations
 
 import json
-import trace
 
 import hostile
 import torch
 
-import evaluation
-import weights
-from clients import CandidateClient
+from kwharness.attribution import trace
+from kwharness.clients.clients import CandidateClient
+from kwharness.model import weights
+from kwharness.referee import evaluation
 
 _OK = {"ok": True}
 _SPEC = {"dtype": "float32", "shape": [2, 3]}

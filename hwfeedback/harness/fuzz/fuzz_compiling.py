@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import hostile
 
-import building
-import compiling
-import flags
-import sass
+from kwharness.build import builder_client, compiler_flags, compilers, sass
 
 _LOG = b"""source0.cpp: In function 'void f()':
 source0.cpp:3:9: error: 'x' was not declared in this scope
@@ -41,23 +38,23 @@ def seeds() -> list[bytes]:
 
 def one(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    errors = compiling.errors(text)
-    loops, missed = compiling.vectorisation(text)
+    errors = compilers.errors(text)
+    loops, missed = compilers.vectorisation(text)
     for found in (errors, loops, missed):
-        assert len(found) <= compiling.MAX_DIAGNOSTICS
+        assert len(found) <= compilers.MAX_DIAGNOSTICS
         for source, line, what in found:
             assert source >= 0 and line >= 0 and "\n" not in what and len(what) <= 500
         hostile.sendable([list(f) for f in found])
     assert not {f[:2] for f in loops} & {f[:2] for f in missed}, "vectorised and missed"
-    said = [*sass.mixes(text).values(), *sass.usage(text).values(), *compiling.resources(text)]
-    sound = building._resources(said)
+    said = [*sass.mixes(text).values(), *sass.usage(text).values(), *compilers.resources(text)]
+    sound = builder_client._resources(said)
     assert all(set(k.get("instructions", {})) <= set(sass.CLASSES) for k in sound)
     hostile.sendable(sound)
     assert sass.demangled(text) or not text
     for arch, forbidden in (("", _FORBIDDEN), ("sm_90a", _OF_NVCC)):
         try:
-            words, notes = flags.taken([text], arch=arch)
-        except flags.Refused as e:
+            words, notes = compiler_flags.taken([text], arch=arch)
+        except compiler_flags.Refused as e:
             assert 0 < len(str(e)) < 600
             continue
         assert not any(w.startswith(forbidden) and w != "-arch" for w in words), words
@@ -65,4 +62,4 @@ def one(data: bytes) -> None:
         assert all(len(n) < 600 for n in notes)
         hostile.sendable([words, notes])
         if not arch:
-            assert flags.taken(words, shell=False).words == words, "it is not what it was"
+            assert compiler_flags.taken(words, shell=False).words == words, "it is not what it was"

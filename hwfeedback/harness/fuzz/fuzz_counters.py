@@ -6,9 +6,9 @@ import math
 import os
 import struct
 
-import counters
+from kwharness.machine import perf_counters
 
-_NAMES = tuple(counters.EVENTS)
+_NAMES = tuple(perf_counters.EVENTS)
 
 
 def seeds() -> list[bytes]:
@@ -22,7 +22,7 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    c = counters.Counters([])
+    c = perf_counters.Counters([])
     for i, name in enumerate(_NAMES):
         r, w = os.pipe()
         os.write(w, data[24 * i : 24 * i + 24])
@@ -33,5 +33,5 @@ def one(data: bytes) -> None:
     finally:
         c.close()
     assert set(found) <= set(_NAMES)
-    for value in counters.metrics(found, 1.5).values():
+    for value in perf_counters.metrics(found, 1.5).values():
         assert value >= 0 and math.isfinite(value), value

@@ -11,8 +11,8 @@ from typing import Any
 
 import hostile
 
-import forkserver
-import protocol
+from kwharness.base import protocol
+from kwharness.process import forkserver
 
 _MESSAGES = pathlib.Path(__file__).parents[2] / "testdata" / "protocol"
 

@@ -7,9 +7,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import device
-import ncu
-import profiling
+from kwharness.machine import device
+from kwharness.profile import ncu, profile_forward
 
 _KERNELS = [{"name": "rows<4>(float const*)", "registers": 32, "shared_bytes": 0}]
 _CSV = """==PROF== Connected to process 1
@@ -59,19 +58,19 @@ def one(data: bytes) -> None:
     assert all(len(r.name) <= ncu.MAX_NAME for r in report.rows)
     told, _ = ncu.complaint(report)
     assert len(told) < 3 * ncu.MAX_WORDS
-    kinds = profiling.kinds_of(given.get("launches"))
-    subject = profiling.Subject(lambda _: None, {}, [], lambda: _KERNELS, True)
-    profiler = profiling.Profiler(None, device.CPU, {}, {}, (), 90)
+    kinds = profile_forward.kinds_of(given.get("launches"))
+    subject = profile_forward.Subject(lambda _: None, {}, [], lambda: _KERNELS, True)
+    profiler = profile_forward.Profiler(None, device.CPU, {}, {}, (), 90)
     assert set(ncu.unknown(report, ["dram__bytes_read.sum"])) <= {"dram__bytes_read.sum"}
-    more = profiling._count(given.get("more"))
-    for listed in (kinds, profiling.kinds_in(report.rows)):
-        seen = profiling.Seen(listed, report, more=more)
-        profiling.fill_in(seen, profiling.Seen([replace(k, ms=1.0) for k in kinds]))
+    more = profile_forward._count(given.get("more"))
+    for listed in (kinds, profile_forward.kinds_in(report.rows)):
+        seen = profile_forward.Seen(listed, report, more=more)
+        profile_forward.fill_in(seen, profile_forward.Seen([replace(k, ms=1.0) for k in kinds]))
         assert len(seen.kinds) == len(listed) and not (seen.more_ms and not more)
         profile = profiler._told(subject, seen, "ncu", "")
-        assert len(profile["kernels"]) <= profiling.MAX_KERNELS
+        assert len(profile["kernels"]) <= profile_forward.MAX_KERNELS
         assert all(0 <= k["share"] <= 1 + 1e-9 for k in profile["kernels"])
         assert all(len(k["grid"]) == len(k["block"]) == 3 for k in profile["kernels"])
-        profile["position"] = profiling.position(profile, {"memory_gbs": 4000.0}, 1 << 20)
+        profile["position"] = profile_forward.position(profile, {"memory_gbs": 4000.0}, 1 << 20)
         _finite(profile)
         json.dumps(profile, allow_nan=False)

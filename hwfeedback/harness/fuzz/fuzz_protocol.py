@@ -11,7 +11,7 @@ import socket
 
 from hostile import descriptors
 
-import protocol
+from kwharness.base import protocol
 
 MESSAGES = pathlib.Path(__file__).parents[2] / "testdata" / "protocol"
 

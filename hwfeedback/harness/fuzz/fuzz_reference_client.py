@@ -8,7 +8,7 @@ import json
 
 import hostile
 
-import inspection
+from kwharness.task import inspect_task
 
 _SPEC = {"dtype": "float32", "shape": [2, 3]}
 _ENTRY = {**_SPEC, "offset": 0}
@@ -96,12 +96,12 @@ def one(data: bytes) -> None:
         return
     before = hostile.descriptors()
     try:
-        task = inspection.inspect(
+        task = inspect_task.inspect(
             lambda: hostile.Hostile(script), "n", "source", "f" * 64, threads=1, timeout_s=2
         )
         hostile.sendable(task)
         assert task["least_bytes"] >= 0 and task["operations"] >= 0
-    except inspection.Invalid as e:
+    except inspect_task.Invalid as e:
         hostile.sentence(e.message)
         hostile.sendable(e.to_json())
     assert hostile.descriptors() <= before, "a descriptor was left open"

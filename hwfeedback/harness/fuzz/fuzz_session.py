@@ -9,8 +9,8 @@ import json
 import hostile
 import torch
 
-import protocol
-import windows
+from kwharness.base import protocol
+from kwharness.timing import windows
 
 _OK = {"ok": True}
 

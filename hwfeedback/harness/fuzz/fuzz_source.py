@@ -9,9 +9,8 @@ import re
 
 import hostile
 
-import export
-import loaders
-import source
+from kwharness.build import source
+from kwharness.export import file_loader, inline_loader
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 
@@ -59,12 +58,14 @@ def one(data: bytes) -> None:
 
 def _stays_itself(text: str) -> None:
     try:
-        given_out = export.standalone(text)
+        given_out = inline_loader.standalone(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    read = export.read_as(given_out)
-    assert len(export._lines(read)) == len(export._lines(given_out)), "its lines have moved"
-    if export.LOADER not in given_out and loaders.MARK not in given_out:
+    read = inline_loader.read_as(given_out)
+    assert len(inline_loader._lines(read)) == len(inline_loader._lines(given_out)), (
+        "its lines have moved"
+    )
+    if inline_loader.LOADER not in given_out and file_loader.MARK not in given_out:
         assert given_out == text == read, "it is another text"
     else:
-        assert export.standalone(given_out) == given_out, "it is exported to something else"
+        assert inline_loader.standalone(given_out) == given_out, "it is exported to something else"

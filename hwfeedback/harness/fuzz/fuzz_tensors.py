@@ -6,8 +6,7 @@ import json
 
 import torch
 
-import protocol
-import tensors
+from kwharness.base import protocol, tensors
 
 _SIZE = 1 << 12
 _BLOCK = tensors.Block.create(_SIZE)

@@ -8,8 +8,7 @@ import json
 
 import torch
 
-import protocol
-import trees
+from kwharness.base import protocol, trees
 
 _TENSORS = [torch.zeros(1), torch.ones(2)]
 

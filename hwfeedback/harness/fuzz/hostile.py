@@ -19,8 +19,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-import forkserver
-import protocol
+from kwharness.base import protocol
+from kwharness.process import forkserver
 
 _SIZES = (0, 64, 4096, 1 << 16)
 

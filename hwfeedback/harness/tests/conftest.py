@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import pathlib
+import sys
 from collections.abc import Iterator
 
 import pytest
 from judging import Judge, end_fork_servers, fork_server, keep_compiled, new_cache
 
-from forkserver import ForkServer
+from kwharness.process.forkserver import ForkServer
+
+# A test may use what another one's file has, in whichever folder that is.
+sys.path += sorted(map(str, pathlib.Path(__file__).parent.glob("*/")))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-import windows
-from protocol import Channel, ProtocolError
+from kwharness.base.protocol import Channel, ProtocolError
+from kwharness.timing import windows
 
 Make = Callable[[], Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]]
 

@@ -19,15 +19,14 @@ import pytest
 import torch
 from process_layer import FORKS_OFTEN, connect, listening
 
-import allocator
-import building
-import compiling
-import evaluation
-import forkserver
-import referee
-import toolchain
-import verify
-from protocol import Channel, ProtocolError
+from kwharness.base import paths
+from kwharness.base.protocol import Channel, ProtocolError
+from kwharness.build import builder_client, compilers
+from kwharness.machine import allocator, toolchain
+from kwharness.process import forkserver
+from kwharness.referee import evaluation
+from kwharness.referee import main as referee
+from kwharness.verify import verify
 
 # A referee on two cores has one thread: what it compares, three processes compute.
 torch.set_num_threads(1)
@@ -90,12 +89,12 @@ def new_cache(factory: pytest.TempPathFactory, *, objects: bool = False) -> str:
         found += [*known.glob("inductor-*"), *known.glob("header-*")]
     if "PYTEST_XDIST_WORKER" in os.environ:
         beside = factory.getbasetemp().parent.glob("*/cache*/header-*")
-        found += [h for h in beside if (h / compiling.SHIM).exists()]  # it is whole
+        found += [h for h in beside if (h / compilers.SHIM).exists()]  # it is whole
     for made in found:
         _into(folder, made)
     # load_inline comes often here: its header is precompiled when it is first asked for.
-    light = pathlib.Path(building._light_header(str(folder)))
-    (light / f"{building._header_key([])}.seen").touch()
+    light = pathlib.Path(builder_client._light_header(str(folder)))
+    (light / f"{builder_client._header_key([])}.seen").touch()
     MADE.append(folder)
     if objects:
         COMPILED.append(folder)
@@ -110,7 +109,7 @@ def keep_compiled() -> None:
     if not kept:
         return
     for header in [h for made in MADE for h in made.glob("header-*")]:
-        if (header / compiling.SHIM).exists():
+        if (header / compilers.SHIM).exists():
             _into(pathlib.Path(kept), header)
     for made in COMPILED:
         if (made / "objects").exists():
@@ -125,8 +124,9 @@ def _objects() -> str:
     """Names the objects that are kept: no object is of another harness, or another compiler."""
     said = subprocess.run([toolchain.compiler(), "--version"], capture_output=True, check=True)
     whole = hashlib.sha256(said.stdout)
-    harness = pathlib.Path(building.__file__).parent
-    for path in sorted([*harness.glob("*.py"), *harness.glob("include/**/*.h")]):
+    harness = pathlib.Path(paths.ROOT)
+    ours = harness / "kwharness"
+    for path in sorted([harness / "kernelwright.py", *ours.rglob("*.py"), *ours.rglob("*.h")]):
         whole.update(path.name.encode() + b"\0" + path.read_bytes())
     return f"objects-{whole.hexdigest()[:16]}"
 
@@ -258,7 +258,7 @@ class Judge:
         request = self.request(source, candidate, level, more)
         with pytest.MonkeyPatch.context() as m:
             if not built:
-                m.setattr(building, "build", lambda *_, **__: UNBUILT)
+                m.setattr(builder_client, "build", lambda *_, **__: UNBUILT)
             answer = self.referee.evaluate(request, [])
         self.known[source] |= answer["learned"]  # baselines, the next time
         return answer["verdict"]

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import forkserver
-from protocol import Channel
+from kwharness.base import paths
+from kwharness.base.protocol import Channel
+from kwharness.process import forkserver
 
-HARNESS = pathlib.Path(forkserver.__file__).parent
+HARNESS = pathlib.Path(paths.ROOT)
+SCRIPT = pathlib.Path(forkserver.__file__).resolve().relative_to(HARNESS)
 OBEDIENT = """
 def main(channel, config, fds):
     space = {"config": config, "fds": fds, "channel": channel}
@@ -35,16 +37,16 @@ def obedient_server(
     """Starts a fork server on a copy of the harness in which every worker obeys; ``more``: words of
     its command.
     """
-    script = str(obedient_harness(folder) / "forkserver.py")
+    script = str(obedient_harness(folder) / SCRIPT)
     return forkserver.start(script=script, env=env, more=more)
 
 
 def obedient_harness(folder: pathlib.Path) -> pathlib.Path:
     """Returns a copy of the harness in which every worker obeys."""
     copy = folder / "harness"
-    shutil.copytree(HARNESS, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    shutil.copytree(HARNESS, copy, ignore=shutil.ignore_patterns("tests", "fuzz", "__pycache__"))
     for role in ("reference", "candidate", "builder", "profiler"):
-        (copy / f"worker_{role}.py").write_text(OBEDIENT)
+        (copy / "kwharness" / "workers" / f"{role}.py").write_text(OBEDIENT)
     return copy
 
 
@@ -66,7 +68,7 @@ def listening(
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        script = [str(folder / "forkserver.py"), "--path", path, "--idle", str(idle), *more]
+        script = [str(folder / SCRIPT), "--path", path, "--idle", str(idle), *more]
         return subprocess.Popen(
             [sys.executable, "-I", "-B", *script],
             env=env,

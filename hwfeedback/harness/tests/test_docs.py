@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-import export
+from kwharness.export import inline_loader
 
 ROOT = pathlib.Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "your-package.md"
@@ -54,7 +54,7 @@ def test_the_page_about_packages(tmp_path):
     package.mkdir()
     (package / "__init__.py").touch()
     shutil.copy(ROOT / "examples" / "rms_norm.py", package)
-    (package / "rms_norm_best.py").write_text(export.standalone(CANDIDATE))
+    (package / "rms_norm_best.py").write_text(inline_loader.standalone(CANDIDATE))
     found = blocks("python")
     assert len(found) >= 5
     cache = tmp_path / "extensions"

@@ -29,6 +29,8 @@ def test_target(name: str) -> None:
 
 def test_every_target_is_watched() -> None:
     assert set(watched.MODULES) == set(driver.names())
+    ours = {"kernelwright"} | driver._package()
+    assert all(set(modules) <= ours for modules in watched.MODULES.values())
 
 
 def test_the_driver_finds_what_fails() -> None:

@@ -43,7 +43,7 @@ def counted(rows: list[dict[str, str]], names: list[str]) -> dict[str, float]:
 
 def main(to: Path) -> None:
     sys.path.insert(0, str(HERE.parents[2] / "hwfeedback" / "harness"))
-    import sass
+    from kwharness.build import sass
 
     names = (HERE / "counters.txt").read_text().split()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,514 @@
+"""Who did the work of a forward: custom code, vendor libraries, or PyTorch.
+
+``observe`` runs in the candidate's process, so what it gives explains and never convicts by
+itself; ``report`` is the referee's reading of it. What was seen from outside is held against it
+(stack_samples.py).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kwharness.base.torch_modes import uncompiled
+from kwharness.torch_compile.triton_cache import KERNEL
+
+LEAST_RUNS, MOST_RUNS = 2, 8  # the first one warms up
+RUNS_S = 0.05  # runs are added until it is over: a short forward may be disturbed in each
+# What PyTorch and this module take around an operator that custom code calls, at most: no work of
+# the custom code's.
+AROUND_S = 50e-6
+NATIVE_FILE = "<kernelwright native>"  # of kernelwright.py's wrappers
+MAX_OPERATORS = 40
+INDUCTOR, GRAPH = "inductor", "CUDA graph"
+REGIONS = {INDUCTOR: "compiled", GRAPH: "graph"}  # to the names of their shares in a WorkReport
+# PyTorch's own libraries of operators.
+LIBRARIES = ("aten", "prims", "prim", "mkldnn", "mkldnn_prepacked", "mkl", "quantized")
+
+# Matrix products, convolutions and recurrent layers: on a CPU, MKL's and oneDNN's.
+VENDOR = {
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "convolution",
+    "mkldnn_convolution",
+    "linear",
+    "mkldnn_rnn_layer",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "mkldnn_linear",
+    "_mkl_linear",
+    "convolution_overrideable",
+    "_slow_conv2d_forward",
+    "slow_conv3d_forward",
+    "_convolution",
+    # A GPU's: cuBLAS and cuDNN.
+    "_scaled_mm",
+    "_int_mm",
+    "cudnn_convolution",
+    "cudnn_convolution_relu",
+    "_cudnn_rnn",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_addmm_activation",
+}
+# What makes room or looks at it: no operator of a task is covered by it, and none is left to
+# PyTorch by it.
+HOUSEKEEPING = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "detach",
+    "alias",
+    "new_empty_strided",
+}
+# What moves or looks at values and computes none, beside those: not counted where it is hidden.
+PLAIN = set(
+    """
+    copy_ clone _to_copy to contiguous fill_ zero_ zeros ones full view _unsafe_view reshape
+    _reshape_alias as_strided expand expand_as t transpose permute slice select narrow
+    unsqueeze squeeze flatten unbind split chunk item _local_scalar_dense is_nonzero set_
+    resize_ resolve_conj resolve_neg lift_fresh zeros_like ones_like result_type conj
+    numpy_T mT mH adjoint view_as movedim moveaxis ravel data detach_ is_pinned unflatten
+    unfold diagonal swapaxes swapdims real imag view_as_real view_as_complex broadcast_to
+    broadcast_tensors size tensor_split hsplit vsplit dsplit unsafe_split unsafe_chunk
+    can_cast type_as squeeze_ unsqueeze_ t_ transpose_ cudnn_is_acceptable promote_types
+    """.split()  # noqa: SIM905
+)
+
+
+class Clock:
+    """Tells the time of the host."""
+
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def between(self, start: Any, end: Any) -> float:
+        """Returns seconds."""
+        return float(end - start)
+
+    def wait(self) -> None:
+        """Returns when all that was asked for is done."""
+
+    def begin(self) -> None:
+        """Comes before each forward."""
+
+    def working(
+        self, forward: Callable[[], Any], hidden: list[tuple[list[str], float]]
+    ) -> list[tuple[list[str], float]]:
+        """Returns what ``_hidden`` gave with seconds of this clock, by another forward."""
+        del forward
+        return hidden
+
+    around_s = AROUND_S
+
+
+@uncompiled
+class _Operators(TorchDispatchMode):
+    """Times every operator; those of other libraries than PyTorch's are custom code."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.calls: list[tuple[str, str, Any, Any]] = []  # library, name, start, end
+        self.met: dict[str, int] = {}  # elements that PyTorch's got, by name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        start = self._clock.mark()
+        out = func(*args, **(kwargs or {}))
+        end = self._clock.mark()
+        library, _, name = func._schema.name.partition("::")
+        own = library in LIBRARIES
+        if own:
+            self.met[name] = self.met.get(name, 0) + _elements((*args, *(kwargs or {}).values()))
+        self.calls.append(("" if own else library, name if own else func._schema.name, start, end))
+        return out
+
+
+def _elements(values: Sequence[Any]) -> int:
+    """Returns how many elements the tensors among an operator's arguments have. It is quick, since
+    it comes between custom code's marks.
+    """
+    found = 0
+    for v in values:
+        if isinstance(v, torch.Tensor):
+            found += v.numel()
+        elif isinstance(v, (list, tuple)):
+            found += _elements(v)
+    return found
+
+
+def _listener(clock: Clock, compiled: bool) -> _Operators:
+    """Returns what lists operators. ``compiled``: what torch.compile has made runs as it is, and
+    operators that it calls are listed; beside any other mode PyTorch leaves compiled code out.
+    """
+    if not compiled or "torch._dynamo" not in sys.modules:
+        return _Operators(clock)
+
+    class Beside(_Operators):
+        __torch_dispatch__ = torch._dynamo.disable(_Operators.__torch_dispatch__)
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+    return Beside(clock)
+
+
+def regions(compiled: bool) -> dict[str, list[Any]]:
+    """Returns functions of Python in which a forward leaves its operators to something else: the
+    replay of a CUDA graph, and, ``compiled``, what inductor has made in this process.
+    """
+    found: dict[str, list[Any]] = {GRAPH: [torch.cuda.CUDAGraph.replay]}
+    if not compiled:
+        return found
+    codecache = sys.modules.get("torch._inductor.codecache")
+    made = [getattr(m, "call", None) for m in codecache.PyCodeCache.modules] if codecache else []
+    return found | {INDUCTOR: [getattr(f, "__func__", f) for f in made]}
+
+
+class _Functions:
+    """Times calls of functions, however they are reached: a global, a closure, an attribute.
+
+    By the interpreter's profile events, which name the function that is called.
+    """
+
+    def __init__(
+        self,
+        functions: dict[str, Any],
+        operators: _Operators,
+        clock: Clock,
+        regions: dict[str, list[Any]],
+    ) -> None:
+        # name, start, end, and the operators that ran inside: from the n-th to the m-th
+        self.calls: list[tuple[str, Any, Any, int, int]] = []
+        self._operators = operators
+        self._clock = clock
+        self._built_in = {id(f): n for n, f in functions.items()}
+        self._python = {
+            id(f.__code__): n for n, f in functions.items() if isinstance(f, types.FunctionType)
+        }
+        for name, made in regions.items():
+            self._python |= {
+                id(f.__code__): name for f in made if isinstance(f, types.FunctionType)
+            }
+        self._open: list[tuple[str, Any, int]] = []
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> None:
+        if event in ("c_call", "c_return", "c_exception"):
+            name = self._built_in.get(id(argument))
+        else:
+            if frame.f_code.co_filename == NATIVE_FILE and frame.f_code.co_name != "<module>":
+                name = frame.f_globals["wrapper"].__name__
+            else:
+                name = self._python.get(id(frame.f_code))
+                if name == KERNEL:
+                    name = str(getattr(frame.f_locals.get("self"), "__name__", name))
+        if name is None:
+            return
+        ran = len(self._operators.calls)
+        if event in ("c_call", "call"):
+            self._open.append((name, self._clock.mark(), ran))
+        elif self._open and self._open[-1][0] == name:
+            _, start, before = self._open.pop()
+            self.calls.append((name, start, self._clock.mark(), before, ran))
+
+
+def _seconds(
+    operators: _Operators, functions: _Functions, clock: Clock
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Returns the seconds of each call by PyTorch's operators, and by custom functions."""
+    took = [clock.between(start, end) for _, _, start, end in operators.calls]
+    own: dict[str, list[float]] = {}
+    custom: dict[str, list[float]] = {}
+    for name, start, end, n, m in functions.calls:
+        within = sum(took[n:m]) + clock.around_s * (m - n)
+        custom.setdefault(name, []).append(max(clock.between(start, end) - within, 0.0))
+    for (library, name, _, _), seconds in zip(operators.calls, took, strict=True):
+        (custom if library else own).setdefault(name, []).append(seconds)
+    return own, custom
+
+
+def observe(
+    forward: Callable[[], Any],
+    found: dict[str, Any],
+    clock: Clock | None = None,
+    regions: dict[str, list[Any]] | None = None,
+) -> dict[str, Any]:
+    """Runs a forward and returns seconds by operator and by custom function, in its fastest run.
+
+    ``found`` is the custom functions by name, ``regions`` what ``regions`` gives.
+    """
+    clock = clock or Clock()
+    runs: list[tuple[float, dict[str, list[float]], dict[str, list[float]]]] = []
+    met: dict[str, int] = {}
+    before = sys.getprofile()
+    began = time.perf_counter()
+    while len(runs) < LEAST_RUNS or (
+        len(runs) < MOST_RUNS and time.perf_counter() - began < RUNS_S
+    ):
+        operators = _listener(clock, INDUCTOR in (regions or {}))
+        functions = _Functions(found, operators, clock, regions or {})
+        clock.begin()
+        start = clock.mark()
+        sys.setprofile(functions)
+        try:
+            with operators:
+                forward()
+        finally:
+            sys.setprofile(before)
+        end = clock.mark()
+        clock.wait()
+        runs.append((clock.between(start, end), *_seconds(operators, functions, clock)))
+        met = operators.met
+    total, own, custom = min(runs[1:], key=lambda r: r[0])
+    apart = {n: custom.pop(n) for n in regions or {} if n in custom}
+    hidden, plain = _hidden(forward, own, met)
+    if hidden:
+        _add_hidden(clock.working(forward, hidden), own, custom)
+    return {
+        "total": total,
+        "operators": {n: [sum(t), len(t)] for n, t in own.items()},
+        "native": {n: [sum(t), len(t)] for n, t in custom.items()},
+        "regions": {n: [sum(t), len(t)] for n, t in apart.items()},
+        "plain": plain,
+        "met": met,
+    }
+
+
+def _hidden(
+    forward: Callable[[], Any], seen: dict[str, list[float]], met: dict[str, int]
+) -> tuple[list[tuple[list[str], float]], float]:
+    """Runs a forward again and returns PyTorch's operators that no dispatch mode sees: what
+    ``TORCH_LIBRARY`` operators or threads of C++ call. Each with what it calls, and seconds; and
+    the seconds of those that are not counted, because they only move values. Adds to ``met`` how
+    many elements they got, by name.
+
+    By torch's profiler, whose callbacks are called for every operator on every thread.
+    """
+    from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+    from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
+
+    state = ProfilerState.KINETO
+    config = ProfilerConfig(state, True, False, False, False, False, everywhere())
+    _prepare_profiler(config, {ProfilerActivity.CPU})
+    _enable_profiler(config, {ProfilerActivity.CPU})
+    try:
+        forward()
+    finally:
+        roots = _disable_profiler().experimental_event_tree()
+    left = {n: len(t) for n, t in seen.items()}
+    found: list[tuple[Any, float]] = []
+    plain: list[float] = []
+    for root in roots:
+        _walk(root, left, found, plain)
+    # What was seen and did not come again ran under another name: an operator may take another way
+    # where a dispatch mode listens.
+    renamed = sum(c for n, c in left.items() if n not in PLAIN and n not in HOUSEKEEPING)
+    hidden = found[renamed:]
+    for event, _ in hidden:
+        _count(event, met)
+    return [(_below(event), seconds) for event, seconds in hidden], sum(plain)
+
+
+def everywhere() -> Any:
+    """Returns what has torch's profiler see all threads, and say nothing by itself."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    os.environ["KINETO_LOG_LEVEL"] = "9"  # it would say that it finds no GPU
+    return _ExperimentalConfig(profile_all_threads=True)
+
+
+def _operator(event: Any) -> str:
+    """Returns the name of PyTorch's operator that an event is of, "" where it is of none."""
+    library, _, name = event.name.partition("::")
+    return name if name and library in LIBRARIES else ""
+
+
+def _below(event: Any) -> list[str]:
+    """Returns the operators of an event and of all that it calls."""
+    names = [_operator(event)] if _operator(event) else []
+    return names + [n for c in event.children for n in _below(c)]
+
+
+def _count(event: Any, met: dict[str, int]) -> None:
+    """Adds the elements that the operators of an event got, and of all that it calls."""
+    name = _operator(event)
+    if name:
+        got = tree_leaves(getattr(event.extra_fields, "inputs", None) or [])
+        met[name] = met.get(name, 0) + sum(math.prod(t.sizes) for t in got if hasattr(t, "sizes"))
+    for child in event.children:
+        _count(child, met)
+
+
+def _walk(
+    event: Any, left: dict[str, int], found: list[tuple[Any, float]], plain: list[float]
+) -> None:
+    """Finds what was not seen: ``left`` counts what was."""
+    name = _operator(event)
+    if left.get(name, 0):
+        left[name] -= 1  # with what it calls
+        return
+    names = _below(event)
+    if name and not any(left.get(n, 0) for n in names):
+        seconds = event.duration_time_ns / 1e9
+        if all(n in PLAIN or n in HOUSEKEEPING for n in names):
+            plain.append(seconds)
+        else:
+            found.append((event, seconds))
+        return
+    for child in event.children:
+        _walk(child, left, found, plain)
+
+
+def _add_hidden(
+    hidden: list[tuple[list[str], float]],
+    own: dict[str, list[float]],
+    custom: dict[str, list[float]],
+) -> None:
+    """Counts hidden operators among PyTorch's, and takes their time off the custom code's."""
+    for names, seconds in hidden:
+        for i, name in enumerate(dict.fromkeys(names)):
+            own.setdefault(name, []).append(0.0 if i else seconds)
+    rest = sum(seconds for _, seconds in hidden)
+    for took in sorted(custom.values(), key=sum, reverse=True):
+        for i, t in enumerate(took):
+            took[i] = max(t - rest, 0.0)
+            rest = max(rest - t, 0.0)
+
+
+def report(seen: Any, custom_code: bool, regions: bool = False) -> tuple[dict[str, Any], int]:
+    """Returns the WorkReport and how many custom calls a forward made.
+
+    ``regions``: with what torch.compile has made and what a CUDA graph replays, by the names of
+    REGIONS; what policy asks goes by the rest. ``custom_code`` says whether the candidate brought
+    any; time that nobody claims is put down to it only then.
+    """
+    seen = seen if isinstance(seen, dict) else {}
+    rows: list[tuple[str, str, float, int]] = []
+    tables = [
+        ("operators", ""),
+        ("native", "custom"),
+        *([("regions", "region")] if regions else []),
+    ]
+    for name, kind in tables:
+        table = seen.get(name)
+        for op, value in list(table.items())[:1000] if isinstance(table, dict) else []:
+            try:
+                seconds, calls = float(value[0]), int(value[1])
+            except (TypeError, ValueError, IndexError, KeyError, OverflowError):
+                continue
+            if not 0 <= seconds < 1e6 or not 0 <= calls < 1 << 31:
+                continue
+            said = kind or ("vendor" if op in VENDOR else "pytorch")
+            if kind == "region" and (said := REGIONS.get(op, "")) == "":
+                continue
+            rows.append((str(op)[:80] if kind else f"aten.{str(op)[:80]}", said, seconds, calls))
+    whole = sum(s for _, _, s, _ in rows)
+    calls = sum(c for _, k, _, c in rows if k == "custom")
+    if whole <= 0:
+        none = {
+            "custom": 1.0 if custom_code else 0.0,
+            "vendor": 0.0,
+            "pytorch": 0.0 if custom_code else 1.0,
+        }
+        return {**none, "operators": []}, calls
+    shares = {
+        k: sum(s for _, kind, s, _ in rows if kind == k) / whole
+        for k in ("custom", "vendor", "pytorch", *REGIONS.values())
+    }
+    shares = {k: s for k, s in shares.items() if s or k not in REGIONS.values()}
+    rows.sort(key=lambda r: -r[2])
+    operators = [
+        {"name": n, "kind": k, "share": s / whole, "calls": c}
+        for n, k, s, c in rows[:MAX_OPERATORS]
+    ]
+    return {**shares, "operators": operators}, calls
+
+
+def not_custom(seen: Any, work: dict[str, Any]) -> float:
+    """Returns the share of a forward's time that PyTorch's and vendors' code took, with what is
+    counted nowhere else because it only moves values. ``work`` is the WorkReport.
+
+    Time that nothing claims, beyond what listing itself may take, is nobody's of these: whoever has
+    PyTorch work where nobody lists it does not make it the list's by that.
+    """
+    total = seen.get("total") if isinstance(seen, dict) else None
+    plain = seen.get("plain") if isinstance(seen, dict) else None
+    share = work["vendor"] + work["pytorch"]
+    if isinstance(total, float) and isinstance(plain, float) and 0 <= plain < 1e6 and total > 0:
+        claimed, calls = _claimed(seen)
+        share *= min(claimed / max(total - AROUND_S * calls, claimed, 1e-9), 1.0)
+        share += plain / total
+    return min(share, 1.0)
+
+
+def _claimed(seen: dict[str, Any]) -> tuple[float, int]:
+    """Returns the seconds of what was listed, and how many calls that were."""
+    listed = [seen.get(name) for name in ("operators", "native")]
+    rows = [value for found in listed if isinstance(found, dict) for value in found.values()]
+    sound = [
+        (float(v[0]), v[1])
+        for v in rows
+        if isinstance(v, list) and len(v) == 2 and type(v[0]) in (int, float) and type(v[1]) is int
+    ]
+    sound = [(s, n) for s, n in sound if 0 <= s < 1e6 and 0 <= n < 1 << 31]
+    return sum(s for s, _ in sound), sum(n for _, n in sound)
+
+
+def multiplies(operators: Sequence[str]) -> bool:
+    """Whether any of a task's operators is a product, a convolution or a recurrent layer."""
+    return any(op.removeprefix("aten.") in VENDOR for op in operators)
+
+
+def covers(seen: Any, operators: Sequence[str]) -> bool:
+    """Whether a forward left out any of the task's operators, as it must to have replaced one.
+
+    ``operators`` are the reference's, one entry a call.
+    """
+    table = seen.get("operators") if isinstance(seen, dict) else None
+    ran: dict[str, int] = {}
+    for op, value in table.items() if isinstance(table, dict) else ():
+        if isinstance(value, list) and len(value) == 2 and isinstance(value[1], int):
+            ran[str(op).strip("_")] = ran.get(str(op).strip("_"), 0) + value[1]
+    wanted: dict[str, int] = {}
+    for op in operators:
+        name = op.removeprefix("aten.").strip("_")
+        wanted[name] = wanted.get(name, 0) + 1
+    return not wanted or any(ran.get(n, 0) < count for n, count in wanted.items())
+
+
+def as_much(seen: Any, operators: Sequence[str], elements: int) -> bool:
+    """Whether a forward gave one of the task's operators that compute, as PyTorch has it, at least
+    half as many elements as the task's inputs have: what a kernel has summed in parts is less. One
+    of which nothing is told was given all.
+    """
+    table = seen.get("met") if isinstance(seen, dict) else None
+    names = {op.removeprefix("aten.") for op in operators} - PLAIN - HOUSEKEEPING
+    wanted = {n.strip("_") for n in names}
+    got: dict[str, int] = {}
+    for op, n in table.items() if isinstance(table, dict) else ():
+        if isinstance(n, int):
+            got[str(op).strip("_")] = got.get(str(op).strip("_"), 0) + n
+    return any(2 * got.get(op, elements) >= elements for op in wanted)
+
+
+def computes(work: dict[str, Any]) -> list[str]:
+    """Returns the names of PyTorch's and vendors' operators that compute something."""
+    names = [o["name"] for o in work["operators"] if o["kind"] != "custom"]
+    return [n for n in names if n.removeprefix("aten.") not in HOUSEKEEPING]

@@ -1,0 +1,248 @@
+"""Makes a candidate's file standalone: the loader is written into it, so that it needs torch and a
+compiler only.
+
+The text is foreign: this module is for a sandboxed worker.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import os
+import textwrap
+from collections.abc import Collection, Sequence
+
+import kernelwright
+from kwharness.base import paths
+from kwharness.build import headers
+from kwharness.export import annotate, file_loader
+from kwharness.export.file_facts import About
+
+MARK = headers.MARK
+LOADER = "_kernelwright_loader"
+_Import = ast.Import | ast.ImportFrom
+
+
+def standalone(source: str, loader: str | None = None, about: About | None = None) -> str:
+    """Returns the source with ``kernelwright`` inlined where it is imported, and our headers where
+    they are included; unchanged, to the last byte, where neither is. ``about``: what its user has
+    to know, which is written round it first.
+
+    Raises SyntaxError for what is not Python.
+    """
+    if about is not None:
+        source = annotate.written(source, about)
+    if "cpp_extension" in source:  # which knows nothing of our headers
+        source = headers.in_python(source)
+    tree = ast.parse(source.encode())
+    imports = _imports(tree)
+    if not imports:
+        return source
+    if loader is None:
+        short = _with_short_loader(source, tree, imports)
+        if short:
+            return short
+    loader = _loader() if loader is None else loader
+    front = _function(loader) + _headers(headers.mentioned(source)) + "\n"
+    return _replaced(source, tree, imports, front, LOADER + ".")
+
+
+def _imports(tree: ast.Module) -> list[_Import]:
+    """Returns the statements that import kernelwright."""
+    found = (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)))
+    return [n for n in found if _ours(n)]
+
+
+def _headers(names: Sequence[str]) -> str:
+    """Returns the statement that has the whole loader know these headers, "" for none."""
+    entries = "".join(
+        f'    "{name}": ({tuple(needs)!r}, r"""{text}"""),\n'
+        for name, (needs, text) in headers.table(names).items()
+    )
+    return f"{LOADER}.headers.update({{\n{entries}}})\n" if entries else ""
+
+
+def _replaced(
+    source: str, tree: ast.Module, imports: Sequence[_Import], front: str, owner: str = ""
+) -> str:
+    """Returns the file with ``front`` before its first statement, and what that makes in the place
+    of what is imported.
+    """
+    mark = MARK if source.startswith(MARK) else ""
+    lines = [line.encode() for line in _lines(source.removeprefix(MARK))]
+    for node in sorted(imports, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        assert node.end_lineno is not None  # what was parsed has one
+        before = lines[node.lineno - 1][: node.col_offset]
+        after = lines[node.end_lineno - 1][node.end_col_offset :]
+        stands = _assignment(node) if owner else _assignment(node, file_loader.NATIVE)
+        lines[node.lineno - 1 : node.end_lineno] = [before + stands.encode() + after]
+    at = _first_statement(tree)
+    text = [line.decode() for line in lines]
+    return mark + "".join([*text[:at], front, *text[at:]])
+
+
+def _with_short_loader(source: str, tree: ast.Module, imports: Sequence[_Import]) -> str:
+    """Returns the file with what its sources need in place of the whole loader, or "" where these
+    do not stand in it as they are.
+    """
+    if file_loader.NAMES.search(source) or not all(isinstance(n, ast.ImportFrom) for n in imports):
+        return ""
+    names = {a.asname or a.name for n in imports for a in n.names}  # type: ignore[attr-defined]
+    if any(a.name != "native" for n in imports for a in n.names):  # type: ignore[attr-defined]
+        return ""
+    source = headers.in_python(source, names)
+    tree = ast.parse(source.encode())
+    imports = _imports(tree)
+    language, sources = _sources(tree, names)
+    if not sources:
+        return ""
+    try:
+        behind = file_loader.behind(sources, language)
+    except file_loader.Unwritten:
+        return ""
+    text = _replaced(source, tree, imports, file_loader.FRONT)
+    return text + ("" if text.endswith("\n") else "\n") + "\n" + behind
+
+
+def _sources(tree: ast.Module, names: Collection[str]) -> tuple[str, list[str]]:
+    """Returns the sources that the file makes libraries of and their language, where they have one,
+    each stands in a statement of the module as it is, and nothing else refers to one of the names
+    that make them.
+    """
+    found: list[str] = []
+    languages: set[str] = set()
+    calls: set[int] = set()
+    for statement in tree.body:
+        value = statement.value if isinstance(statement, (ast.Assign, ast.Expr)) else None
+        if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
+            continue
+        if value.func.id not in names:
+            continue
+        calls.add(id(value.func))
+        try:
+            named = ("source", "language", "flags", "name")
+            given = dict(zip(named, map(ast.literal_eval, value.args), strict=False))
+            given |= {str(k.arg): ast.literal_eval(k.value) for k in value.keywords}
+        except ValueError:
+            return "", []
+        language = given.get("language", "cpp")
+        flags = tuple(given.get("flags") or ())
+        if not all(isinstance(f, str) for f in flags):
+            return "", []
+        if flags != kernelwright._of_this_machine(flags, language):
+            return "", []  # it is the whole loader that minds them
+        if not isinstance(given.get("source"), str) or language not in ("cpp", "cuda"):
+            return "", []
+        found.append(given["source"])
+        languages.add(language)
+    for node in ast.walk(tree):
+        loads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if loads and node.id in names and id(node) not in calls:  # type: ignore[attr-defined]
+            return "", []
+    return ("".join(languages), found) if len(languages) == 1 else ("", [])
+
+
+def read_as(source: str) -> str:
+    """Returns the text by which it is found out what a file asks to have built: of a standalone one
+    the loader is ours, and all its lines keep their numbers. What is judged is the file itself.
+    """
+    if file_loader.MARK in source:
+        return _read_short(source)
+    if LOADER not in source:
+        return source
+    loader = _lines(_function(_loader()).lstrip("\n"))
+    lines = _lines(source)
+    try:
+        body = ast.parse(source.encode()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source  # whoever reads it says why
+    for at in [n.lineno - 1 for n in body if isinstance(n, ast.FunctionDef) and n.name == LOADER]:
+        if lines[at : at + len(loader)] == loader:
+            ours = [f"import kernelwright as {LOADER}\n", *["\n"] * (len(loader) - 1)]
+            return "".join([*lines[:at], *ours, *lines[at + len(loader) :]])
+    return source
+
+
+def _read_short(source: str) -> str:
+    """The same of a file with a short loader."""
+    text = source.rpartition(file_loader.MARK)[0]
+    front = file_loader.FRONT.lstrip("\n")
+    if text.count(front) != 1:
+        return source
+    try:
+        tree = ast.parse(text.encode())
+        made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_ours(n.value)]
+        names = {t.id for n in made for t in n.targets if isinstance(t, ast.Name)}
+        language, sources = _sources(tree, names)
+        if not sources:
+            return source
+        behind = file_loader.behind(sources, language)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, file_loader.Unwritten):
+        return source  # whoever reads it says why
+    if behind != source[len(text) :]:
+        return source
+    ours = f"from kernelwright import native as {file_loader.NATIVE}\n"
+    ours += "\n" * (front.count("\n") - 1)
+    return text.replace(front, ours) + "\n" * behind.count("\n")
+
+
+def _is_ours(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == file_loader.NATIVE
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text as Python counts them, each with what ends it."""
+    return io.StringIO(text, newline="").readlines()
+
+
+@functools.cache
+def _loader() -> str:
+    path = os.path.join(paths.ROOT, "kernelwright.py")
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+def _ours(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "kernelwright" and not node.level
+    return any(a.name == "kernelwright" for a in node.names)
+
+
+def _assignment(node: _Import, native: str = "") -> str:
+    """What an import statement becomes."""
+    if isinstance(node, ast.ImportFrom) and native:
+        return "; ".join(f"{a.asname or a.name} = {native}" for a in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return "; ".join(f"{a.asname or a.name} = {LOADER}.{a.name}" for a in node.names)
+    others = [a for a in node.names if a.name != "kernelwright"]
+    ours = [f"{a.asname or a.name} = {LOADER}" for a in node.names if a.name == "kernelwright"]
+    return "; ".join(([ast.unparse(ast.Import(others))] if others else []) + ours)
+
+
+def _first_statement(tree: ast.Module) -> int:
+    """The number of lines that must stay in front: the docstring and imports from __future__."""
+    at = 0
+    for i, node in enumerate(tree.body):
+        docstring = i == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        if not (docstring or future):
+            break
+        at = node.end_lineno or at
+    return at
+
+
+@functools.cache  # a batch asks for each that comes next, and reading the loader takes long
+def _function(loader: str) -> str:
+    """The loader as a function, so that none of its names meets one of the candidate's."""
+    tree = ast.parse(loader)
+    lines = loader.split("\n")
+    notes = ast.get_docstring(tree) or ""
+    body = "\n".join(lines[_first_statement(tree) :]).strip("\n")
+    indented = textwrap.indent(body, "    ")
+    about = textwrap.indent(f'"""{notes}\n"""', "    ")
+    return (
+        f"\ndef {LOADER}():\n{about}\n    import types\n\n{indented}\n\n"
+        f"    return types.SimpleNamespace(native=native, headers=headers)\n\n\n"
+        f"{LOADER} = {LOADER}()\n"
+    )

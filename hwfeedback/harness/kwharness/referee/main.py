@@ -1,0 +1,291 @@
+"""The referee holds seeds, expected outputs, comparison, clock and verdict; no foreign code.
+
+It serves requests from Go on its first descriptor, one at a time, and has the fork server's
+connection as its second. With a server that is kept warm it may outlive who asked for it, and have
+another's conversation then (``forkserver``).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+import kernelwright
+from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
+from kwharness.build import builder_client
+from kwharness.clients import clients
+from kwharness.machine import allocator, health, toolchain
+from kwharness.machine import device as devices
+from kwharness.machine.health import Ill
+from kwharness.process import forkserver, sandbox
+from kwharness.process.sandbox import SandboxError
+from kwharness.referee import evaluation, warm_pool
+from kwharness.referee.evaluation import Infrastructure
+from kwharness.task import inspect_task
+from kwharness.task.inspect_task import Invalid
+from kwharness.torch_compile import inductor
+
+INSPECT_S = 60.0
+KEPT_S = 60.0  # a reference's process waits for the next candidate
+
+
+class Referee:
+    """The requests, by name. Each returns its result or raises."""
+
+    def __init__(self, channel: Channel, server: Any) -> None:
+        self.channel = channel
+        self.server = server
+        self._kept = warm_pool.Kept()
+        self._id: Any = None
+        self._sending = threading.Lock()
+
+    def serve(self) -> None:
+        """Serves until Go is gone."""
+        while True:
+            try:
+                msg, fds = self.channel.recv(KEPT_S if self._kept else None)
+            except Timeout:
+                self._kept.close()
+                continue
+            except Closed:
+                return
+            if msg.get("type") == "left":
+                self._left()
+                continue
+            if msg.get("type") == "taken":
+                self._taken(fds)
+                continue
+            self._id = msg.get("id")
+            answer: dict[str, Any]
+            try:
+                handler = self._handlers().get(str(msg.get("type")))
+                if handler is None:
+                    raise ProtocolError(f"unknown request {msg.get('type')!r:.40}")
+                answer = {"type": "result", "result": handler(msg, fds)}
+            except Invalid as e:
+                answer = {"type": "error", "error": e.to_json()}
+            except (KeyError, TypeError, ProtocolError) as e:
+                kind = "protocol" if isinstance(e, ProtocolError) else "infrastructure"
+                answer = {"type": "error", "error": _error(kind, e)}
+            except toolchain.Missing as e:
+                answer = {"type": "error", "error": _error("missing", e)}
+            except evaluation.NoRoom as e:
+                answer = {"type": "error", "error": _error("no_room", e)}
+            except evaluation.Busy as e:
+                answer = {"type": "error", "error": _error("busy", e)}
+            except Ill as e:
+                answer = {"type": "error", "error": _error("ill", e)}
+            except Exception as e:
+                answer = {"type": "error", "error": _error("infrastructure", e)}
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            self.channel.send({**answer, "id": self._id})
+
+    def _left(self) -> None:
+        """Its user has gone: what nobody can ask for any more is given back."""
+        self._kept.batch("")
+        gc.collect()
+        allocator.release()
+        if torch.cuda.is_initialized():
+            devices.gpu().release()
+
+    def _taken(self, fds: list[int]) -> None:
+        """Has the conversation with its next user from here on."""
+        self.channel.close()
+        self.channel = Channel.of_fd(fds[0])
+        toolchain.forget()
+        kernelwright._nvrtc.cache_clear()
+        kernelwright.nvrtc_version.cache_clear()
+
+    def _handlers(self) -> dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]]:
+        return {
+            "parse": self.parse,
+            "inspect": self.inspect,
+            "ceilings": self.ceilings,
+            "evaluate": self.evaluate,
+            "baselines": self.baselines,
+            "build": self.build,
+            "build_ahead": self.build_ahead,
+            "export": self.export,
+            "doctor": self.doctor,
+        }
+
+    def progress(self, stage: str, note: str) -> None:
+        with self._sending:  # a candidate is built in a thread of its own
+            self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
+
+    def learned(self, part: dict[str, Any]) -> None:
+        with self._sending:
+            self.channel.send({"id": self._id, "type": "learned", "learned": part})
+
+    def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        mode = msg.get("sandbox") or "strict"
+        return builder_client.parse(self.server, msg["source"], msg["what"], mode=mode)
+
+    def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        mode = msg.get("sandbox") or "strict"
+        parsed = self._read(msg["source"], mode)
+        threads = int(msg.get("threads") or os.cpu_count() or 1)
+        timeout = float(msg.get("timeout_s") or INSPECT_S)
+        config = {"sandbox": mode, "threads": threads} | evaluation.placed(msg)
+        # Capturing the graph takes most of what torch.compile does, seconds to import.
+        config["preimport"] = ["compile"]
+        device = evaluation.device_of(msg)
+        devices.tidy(device)
+        if inductor.compiles(msg["source"]) and device.kind == "cpu" and msg.get("cache_dir"):
+            config["inductor_cache"] = inductor.warm(msg["cache_dir"])
+        task = inspect_task.inspect(
+            lambda: self.server.spawn("reference", config, fds),
+            msg["name"],
+            msg["source"],
+            parsed["normalised_hash"],
+            threads=threads,
+            timeout_s=timeout,
+            device=device,
+        )
+        return {"task": task}
+
+    def _read(self, reference: str, mode: str) -> dict[str, Any]:
+        """Returns what the text of a reference says. Raises Invalid for one that is not Python."""
+        parsed = builder_client.parse(self.server, reference, "reference", mode)
+        if not parsed.get("normalised_hash"):
+            problems = parsed.get("problems") or ["the file is not Python"]
+            raise Invalid(problems[0], "run it with python to see the error by itself")
+        return parsed
+
+    def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        from kwharness.timing import ceilings
+
+        self._kept.close()
+        if msg.get("gpu") is not None:
+            from kwharness.timing import ceilings_cuda
+
+            os.environ |= sandbox.one_gpu(msg["gpu"]["uuid"])
+            return ceilings_cuda.measure(0)
+        measured = ceilings.measure(
+            int(msg.get("threads") or os.cpu_count() or 1), msg["cache_dir"]
+        )
+        return {**measured, "specs": ceilings.specs()}
+
+    def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
+        self._kept.batch(str(msg.get("batch") or ""))  # another's is in the way
+        devices.tidy(evaluation.device_of(msg))
+        return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned, self._kept)
+
+    def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self._kept.close()
+        return evaluation.baselines(self.server, msg, fds, self.progress, self.learned)
+
+    def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Builds a candidate for architectures, "" being the CPU: no device is needed.
+
+        What turns out to be for a GPU is built for those of ``otherwise`` in place of the CPU.
+        """
+        mode, cache = str(msg.get("sandbox") or "strict"), msg["cache_dir"]
+
+        def one(arch: str) -> dict[str, Any]:
+            device = "cuda" if arch else "cpu"
+            note = functools.partial(self.progress, "build")
+            built = builder_client.build(
+                self.server,
+                msg["candidate"],
+                cache,
+                device,
+                mode,
+                note,
+                arch,
+                trial=builder_client.ALONE,
+            )
+            report = built["build"]
+            if not built["status"]:
+                known = builder_client.facts(self.server, built, cache, mode)
+                report["kernels"] = builder_client.with_facts(report.get("kernels") or [], known)
+            return {
+                "arch": arch,
+                "status": built["status"] or "built",
+                "reason": built["reason"],
+                "triton": bool(built["triton"]),
+                "build": report,
+            }
+
+        archs, otherwise = msg["archs"], msg.get("otherwise") or []
+        with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
+            builds = list(pool.map(one, archs))
+            if otherwise and builder_client.FOR_A_GPU in builds[0]["reason"]:
+                builds = list(pool.map(one, otherwise))
+        return {"builds": builds}
+
+    def build_ahead(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Builds a candidate as its evaluation would, which then finds it built. No device is
+        needed. ``status`` is empty where it can be run, and for a reference, which is read first,
+        that seems to be no task: its inspection says more than any candidate does.
+        """
+        start = time.monotonic()
+        mode = str(msg.get("sandbox") or "strict")
+        fingerprint = ""
+        if msg.get("reference"):
+            parsed = self._read(msg["reference"], mode)
+            if parsed["problems"]:
+                return {"status": ""}
+            fingerprint = parsed["normalised_hash"]
+        built = builder_client.build(
+            self.server,
+            msg["candidate"],
+            msg["cache_dir"],
+            msg["device"],
+            mode,
+            functools.partial(self.progress, "build"),
+            msg["arch"],
+            forbids=msg["custom_code"] != "any",
+        )
+        folders = kernelwright.cutlass_folders() if built.get("cutlass") else []
+        said = {n: built[n] for n in ("status", "reason", "language", "missing", "build")}
+        return said | {
+            "fingerprint": fingerprint,
+            "cutlass": kernelwright.cutlass_version(folders) if folders else "",
+            "seconds": round(time.monotonic() - start, 4),
+        }
+
+    def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        mode = msg.get("sandbox") or "strict"
+        return {"source": builder_client.export(self.server, msg["candidate"]["source"], mode)}
+
+    def doctor(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        from kwharness.referee import doctor
+
+        return doctor.report(self.server, str(msg.get("sandbox") or "strict"))
+
+
+def _error(kind: str, e: BaseException) -> dict[str, Any]:
+    if isinstance(e, (Infrastructure, Ill, SandboxError, toolchain.Missing)):
+        message = str(e)
+    elif isinstance(e, OSError) and e.strerror and e.filename:
+        message = f"{e.filename}: {e.strerror}"
+    elif words := clients.ill(e):
+        message = health.told(health.JUDGE, words)
+    else:
+        message = f"{type(e).__name__}: {e}"
+    hint = "run kernelwright doctor" if isinstance(e, SandboxError) else ""
+    if isinstance(e, evaluation.NoRoom):
+        hint = inspect_task.SMALLER
+    if isinstance(e, evaluation.Busy):
+        hint = "end what else computes on this GPU, or measure on another"
+    kept = getattr(e, "traceback", "") or traceback.format_exc()
+    return {"kind": kind, "message": message[:2000], "hint": hint, "traceback": kept[-8000:]}
+
+
+def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    """``fds``: the connection to the fork server."""
+    allocator.keep_freed_memory()
+    Referee(channel, forkserver.connect(fds[0])).serve()

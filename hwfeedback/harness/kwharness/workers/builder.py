@@ -1,0 +1,132 @@
+"""The builder: reads foreign texts, finds out what a candidate wants built, and runs the compiler.
+
+One process never does the second and the third: what is cached under the hash of a C++ source must
+come from that source, and not from a candidate's Python that ran beside the compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from kwharness.base.protocol import Channel
+from kwharness.build import artifacts, compilers, forbidden, sass, source, torch_extension
+from kwharness.export import inline_loader
+from kwharness.standalone import interpreter
+from kwharness.torch_compile import inductor
+from kwharness.workers import candidate as worker_candidate
+from kwharness.workers import serving
+
+FILENAME = "candidate.py"
+MAX_OBJECT = 256 << 20
+
+
+def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    """Serves ``parse``, ``record``, ``export``, ``compile``, ``facts``; ``cold``, then ``look``."""
+    if config.get("runs"):  # a candidate, so that its Triton kernels are compiled
+        worker_candidate.main(channel, config, fds)
+        return
+    del fds
+    if config.get("inductor_cache"):  # it may compile where it is imported
+        inductor.use(config["inductor_cache"])
+    if config.get("cuda_home"):
+        os.environ["CUDA_HOME"] = str(config["cuda_home"])
+    recorded = False
+    if config.get("warm"):
+        compilers.warm_kernels()
+
+    def parse(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        candidate = msg["what"] == "candidate"
+        text = inline_loader.read_as(msg["source"]) if candidate else msg["source"]
+        return source.parse(text, msg["what"])
+
+    def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        nonlocal recorded
+        recorded = True
+        return _record(inline_loader.read_as(msg["source"]), forbids=msg.get("forbids") is True)
+
+    def compile_(msg: dict[str, Any], _: list[int]) -> None:
+        if recorded:
+            raise RuntimeError("this builder has run a candidate: compile in a fresh one")
+        _compile(channel, msg, str(config.get("light") or ""))
+
+    def facts(_: dict[str, Any], given: list[int]) -> dict[str, Any]:
+        found = []
+        for fd in given:
+            with open(f"/proc/self/fd/{fd}", "rb") as f:
+                found.append(sass.facts(f.read()))
+        return {"kernels": found}
+
+    alone = interpreter.Server()
+    ops = {
+        "parse": parse,
+        "export": lambda msg, _: {
+            "source": inline_loader.standalone(msg["source"], about=msg.get("about"))
+        },
+        "record": record,
+        "compile": compile_,
+        "cold": alone.run,
+        "look": alone.look,
+        "facts": facts,
+    }
+    try:
+        serving.serve(channel, ops, FILENAME)
+    finally:
+        alone.close()
+
+
+def _record(text: str, *, forbids: bool) -> dict[str, Any]:
+    """Imports a candidate and returns what it asks to have built, if all of it compiles.
+    ``forbids``: what policy forbids fails.
+    """
+    noted = artifacts.Noted()
+    artifacts.record(noted)
+    artifacts.of_file(text)
+    if forbids:
+        forbidden.forbid()
+    error = None
+    try:
+        module = serving.run_source(text, "candidate", FILENAME)
+        made = getattr(module, "ModelNew", None)
+        if not isinstance(made, type):
+            kind = "" if made is None else f": its ModelNew is a {type(made).__name__}"
+            raise NameError(f"the file defines no class ModelNew{kind}")
+    except BaseException as e:
+        error = serving.error_of(e, FILENAME)
+    return {"requests": noted.requests, "error": error}
+
+
+def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
+    request = msg["request"]
+    with tempfile.TemporaryDirectory() as folder:
+        if request["kind"] == "header":
+            more = compilers.cuda_includes() if request["cuda"] else ()
+            built = compilers.compile_header(request["flags"], light, folder, more)
+            report: dict[str, Any] = {"object": built}
+        elif request["kind"] == "helper":
+            report = {"object": compilers.compile_helper(light, folder)}
+        elif request["kind"] == artifacts.NATIVE:
+            if request["launched"]:
+                report = compilers.compile_kernels(request, folder)
+            elif request["language"] == "cuda":
+                report = compilers.compile_cuda(request, folder)
+            else:
+                report = compilers.compile_native(request, folder)
+        elif request.get("whole"):
+            report = torch_extension.compile_as_torch(request, folder)
+        elif request.get("language") == "cuda":
+            report = compilers.compile_inline_cuda(request, folder, light)
+        else:
+            report = compilers.compile_inline(request, folder, light)
+        for kernel in report.get("kernels", ()):
+            kernel["name"] = sass.demangled(kernel["name"])
+        path = report.pop("object")
+        if not path:
+            channel.send({"ok": True, "built": False, **report})
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            channel.send({"ok": True, "built": True, **report}, [fd])
+        finally:
+            os.close(fd)

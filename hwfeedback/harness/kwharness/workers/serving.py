@@ -1,0 +1,176 @@
+"""What the reference worker and the candidate worker share:
+
+loading a source, blocks by name, errors as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kwharness.base.protocol import Channel, Closed
+from kwharness.base.tensors import Block, Layout
+from kwharness.machine import device as devices
+from kwharness.machine import health
+from kwharness.machine.device import CPU, Device, GpuBlock
+
+TRACEBACK_KEPT = 8000
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+OURS = f"{_PACKAGE}{os.sep}", os.path.join(os.path.dirname(_PACKAGE), "kernelwright.py")
+
+
+class StageError(Exception):
+    """Something foreign failed.
+
+    ``stage`` says where: "import", "names", "construct", "inputs", "forward"...
+    """
+
+    def __init__(self, stage: str, cause: BaseException | str) -> None:
+        super().__init__(said(cause))
+        self.stage = stage
+        self.cause = cause
+
+
+def said(e: BaseException | str) -> str:
+    """Returns an error's message, "" where it has none: its ``__str__`` is foreign code."""
+    try:
+        return str(e.msg if isinstance(e, SyntaxError) else e)
+    except BaseException:
+        return ""
+
+
+def run_source(source: str, name: str, filename: str) -> types.ModuleType:
+    """Runs a source as a module, as Python runs a file with these bytes: what the module can read
+    of itself is the same wherever it runs. ``filename`` lies in the working folder.
+    """
+    data = source.encode()
+    with contextlib.suppress(OSError), open(filename, "xb") as f:
+        f.write(data)
+    plain = data.decode("utf-8-sig")
+    lines = io.StringIO(plain, newline=None).readlines()
+    linecache.cache[filename] = (len(plain), None, lines, filename)
+    module = types.ModuleType(name)
+    module.__file__ = filename
+    sys.modules[name] = module
+    exec(compile(data, filename, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
+    """Returns an error as JSON.
+
+    With ``own``, a file name, ``lines`` are the frames of that file.
+    """
+    stage = ""
+    if isinstance(e, StageError):
+        stage = e.stage
+        e = e.cause if isinstance(e.cause, BaseException) else e
+    frames = traceback.extract_tb(e.__traceback__)
+    lines = [f.lineno for f in frames if f.filename == own and f.lineno is not None]
+    if isinstance(e, SyntaxError) and e.filename == own and e.lineno:
+        lines.append(e.lineno)
+    message = said(e)
+    kept = [f for f in frames if f.filename == own] or frames
+    if stage:  # foreign code failed: ours above it is of no use to its author
+        kept = [f for f in kept if not f.filename.startswith(OURS)]
+    text = "".join(
+        [
+            "Traceback (most recent call last):\n",
+            *traceback.format_list(kept[-20:]),
+            f"{type(e).__name__}: {message}\n",
+        ]
+    )
+    if isinstance(e, StageError):
+        text = ""  # raised here: where is of no use to its author
+    return {
+        "type": type(e).__name__,
+        "message": message[:2000],
+        "traceback": text[-TRACEBACK_KEPT:],
+        "stage": stage,
+        "lines": lines[-8:],
+    }
+
+
+class Blocks:
+    """The blocks that the referee has mapped into this worker, by name."""
+
+    def __init__(self, device: Device = CPU) -> None:
+        self._device = device
+        self._blocks: dict[str, Block | GpuBlock] = {}
+
+    def map(self, name: str, fd: int, size: int) -> None:
+        before = self._blocks.pop(name, None)
+        if before is not None:
+            before.close()
+        self._blocks[name] = self._device.received(fd, size, populate=True)
+
+    def views(self, name: str, layout: Layout) -> list[torch.Tensor]:
+        return self._blocks[name].views(layout)
+
+
+def device_of(channel: Channel, config: dict[str, Any]) -> Device:
+    """Returns the device that a process computes on. Where that does not work the first request is
+    answered with why, before any foreign code has run, and the process ends.
+    """
+    try:
+        device = devices.of(str(config.get("device") or "cpu"))
+        device.hold_to_float32()
+        return device
+    except Exception as e:
+        for fd in channel.recv()[1]:
+            os.close(fd)
+        channel.send({"ok": False, "error": error_of(StageError(health.STAGE, e))})
+        raise
+
+
+Op = Callable[[dict[str, Any], list[int]], dict[str, Any] | None]
+
+
+def serve(channel: Channel, ops: dict[str, Op], own: str, device: Device = CPU) -> None:
+    """Answers requests until the referee is gone. What an operation raises is its answer.
+
+    An operation that returns None has answered by itself. ``own`` is the foreign file's name.
+    """
+    pid = os.getpid()
+    while True:
+        try:
+            msg, fds = channel.recv()
+        except Closed:
+            return
+        op = ops.get(str(msg.get("op")))
+        try:
+            if op is None:
+                raise ValueError(f"unknown operation {msg.get('op')!r:.40}")
+            answer = op(msg, fds)
+            device.synchronize()  # what is answered has happened
+        except Closed:
+            return
+        except BaseException as e:
+            answer = {"ok": False, "error": error_of(e, own)}
+        finally:
+            for fd in fds:
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass  # an operation that took the descriptor over closed it
+        if os.getpid() != pid:
+            os._exit(0)  # a copy that foreign code made: two cannot answer
+        if answer is not None:
+            channel.send({"ok": True, **answer})
+
+
+def specs_of(tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    """Returns dtype and shape of tensors."""
+    return [
+        {"dtype": str(t.dtype).removeprefix("torch."), "shape": [int(d) for d in t.shape]}
+        for t in tensors
+    ]
