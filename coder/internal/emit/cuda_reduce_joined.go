@@ -30,185 +30,221 @@ func (r *reducing) joined(carries []carry, stores []plan.Store) {
 	r.close()
 }
 
+// jointly is a few steps of a joined walk.
+type jointly struct {
+	*reducing
+	carries []carry
+	stores  []plan.Store
+	// Operands of reductions without a second and of the first ones of pairs, and of the
+	// second ones.
+	firsts, seconds []*plan.Value
+	loads           []*plan.Value
+	u               int    // steps
+	to              string // where they end that are not all there; empty: all are
+	more            string // how many there are, as an expression
+}
+
 // together emits u steps of a joined walk, those below `to` or, where that is empty,
 // all.
 func (r *reducing) together(carries []carry, stores []plan.Store, u int, to string) {
-	var firsts, seconds []*plan.Value
+	s := &jointly{reducing: r, carries: carries, stores: stores, u: u, to: to, more: strconv.Itoa(u)}
 	for _, c := range carries {
-		firsts = append(firsts, c.a.Operand)
+		s.firsts = append(s.firsts, c.a.Operand)
 		if c.with != nil {
-			seconds = append(seconds, c.with.Operand)
+			s.seconds = append(s.seconds, c.with.Operand)
 		}
 	}
-	all := slices.Concat(firsts, seconds, plan.StoredValues(stores))
-	r.push()
-	var loads []*plan.Value
-	for _, v := range all {
+	for _, v := range slices.Concat(s.firsts, s.seconds, plan.StoredValues(stores)) {
 		plan.Visit(v, func(w *plan.Value) {
-			if r.neighbours(w) && r.k.Varies(w) && !slices.Contains(loads, w) {
-				loads = append(loads, w)
+			if r.neighbours(w) && r.k.Varies(w) && !slices.Contains(s.loads, w) {
+				s.loads = append(s.loads, w)
 			}
 		})
 	}
-	for _, v := range loads {
-		r.line("%s ahead%d[%d][V];", element(v.DType), v.ID, u)
-	}
-	for _, c := range carries {
-		if c.with == nil {
-			continue
-		}
-		typ, init := r.local(c)
-		if r.g.Lanes {
-			r.line("%s p%d[V];", typ, c.a.Value.ID)
-			r.columns(func() { r.line("p%d[j] = {%s};", c.a.Value.ID, init) })
-		} else {
-			r.line("%s p%d = {%s};", typ, c.a.Value.ID, init)
-		}
-	}
-	more := strconv.Itoa(u)
-	if to != "" {
-		more = "more"
-		r.line("int more = 0;")
-	}
-	// All loads are under way before the first of them is waited for: a step past
-	// the end loads the first one again.
-	r.line("#pragma unroll")
-	r.open("for (int c = 0; c < %d; ++c)", u)
 	r.push()
-	if to == "" {
-		r.line("const pos at = begin + c * %d;", r.along())
-	} else {
-		r.line("const bool inside = begin + c * %d < %s;", r.along(), to)
-		r.line("const pos at = inside ? begin + c * %d : begin;", r.along())
-		r.line("more += inside;")
-	}
-	r.within()
-	for n := range len(r.g.Order) {
-		r.compute(n+1, loads...)
-	}
-	for _, v := range loads {
-		d := r.intoHeld(v)
-		d.array = fmt.Sprintf("ahead%d[c]", v.ID)
-		r.bring(v, d)
-	}
+	s.declare()
+	s.loadAhead()
+	s.takeFirsts()
+	s.conclude()
+	s.takeSeconds()
+	s.mergeSeconds()
 	r.pop()
-	r.close()
-	walk := func(f func(into func(*plan.Value) destination)) {
-		r.line("#pragma unroll")
-		r.open("for (int c = 0; c < %d; ++c)", u)
-		r.push()
-		r.line("const pos at = begin + c * %d;", r.along())
-		if to != "" {
-			r.line("if (at >= %s) break;", to)
+}
+
+// pairs calls f for the first of each pair that shares the pass.
+func (s *jointly) pairs(f func(c carry)) {
+	for _, c := range s.carries {
+		if c.with != nil {
+			f(c)
 		}
-		r.within()
-		f(func(v *plan.Value) destination {
-			if slices.Contains(loads, v) {
-				return destination{array: fmt.Sprintf("ahead%d[c]", v.ID), there: true}
-			}
-			return destination{}
-		})
-		r.pop()
-		r.close()
 	}
-	walk(func(into func(*plan.Value) destination) {
-		for n := range len(r.g.Order) {
-			r.compute(n+1, slices.Concat(firsts, plan.StoredValues(stores))...)
+}
+
+// declare declares what is loaded, and what the first of each pair comes to in these steps.
+func (s *jointly) declare() {
+	for _, v := range s.loads {
+		s.line("%s ahead%d[%d][V];", element(v.DType), v.ID, s.u)
+	}
+	s.pairs(func(c carry) {
+		typ, init := s.local(c)
+		if s.g.Lanes {
+			s.line("%s p%d[V];", typ, c.a.Value.ID)
+			s.columns(func() { s.line("p%d[j] = {%s};", c.a.Value.ID, init) })
+		} else {
+			s.line("%s p%d = {%s};", typ, c.a.Value.ID, init)
+		}
+	})
+	if s.to != "" {
+		s.more = "more"
+		s.line("int more = 0;")
+	}
+}
+
+// loadAhead has all loads under way before the first of them is waited for: a step past the end
+// loads the first one again.
+func (s *jointly) loadAhead() {
+	s.line("#pragma unroll")
+	s.open("for (int c = 0; c < %d; ++c)", s.u)
+	s.push()
+	if s.to == "" {
+		s.line("const pos at = begin + c * %d;", s.along())
+	} else {
+		s.line("const bool inside = begin + c * %d < %s;", s.along(), s.to)
+		s.line("const pos at = inside ? begin + c * %d : begin;", s.along())
+		s.line("more += inside;")
+	}
+	s.within()
+	for n := range len(s.g.Order) {
+		s.compute(n+1, s.loads...)
+	}
+	for _, v := range s.loads {
+		d := s.intoHeld(v)
+		d.array = fmt.Sprintf("ahead%d[c]", v.ID)
+		s.bring(v, d)
+	}
+	s.pop()
+	s.close()
+}
+
+// walkLoaded walks over what was loaded.
+func (s *jointly) walkLoaded(f func(into func(*plan.Value) destination)) {
+	s.line("#pragma unroll")
+	s.open("for (int c = 0; c < %d; ++c)", s.u)
+	s.push()
+	s.line("const pos at = begin + c * %d;", s.along())
+	if s.to != "" {
+		s.line("if (at >= %s) break;", s.to)
+	}
+	s.within()
+	f(func(v *plan.Value) destination {
+		if slices.Contains(s.loads, v) {
+			return destination{array: fmt.Sprintf("ahead%d[c]", v.ID), there: true}
+		}
+		return destination{}
+	})
+	s.pop()
+	s.close()
+}
+
+// takeFirsts takes the operands of all reductions but the second ones, and writes what is
+// stored.
+func (s *jointly) takeFirsts() {
+	s.walkLoaded(func(into func(*plan.Value) destination) {
+		for n := range len(s.g.Order) {
+			s.compute(n+1, slices.Concat(s.firsts, plan.StoredValues(s.stores))...)
 		}
 		var brief []*plan.Anchor
 		to := map[*plan.Anchor]string{}
-		for _, c := range carries {
-			to[c.a] = fmt.Sprintf("a%d%s", c.a.Value.ID, r.j())
+		for _, c := range s.carries {
+			to[c.a] = fmt.Sprintf("a%d%s", c.a.Value.ID, s.j())
 			if c.with != nil {
-				to[c.a] = fmt.Sprintf("p%d%s", c.a.Value.ID, r.j())
+				to[c.a] = fmt.Sprintf("p%d%s", c.a.Value.ID, s.j())
 				continue // it is the middle of what the second adds up
 			}
-			brief = r.brief(brief, c.a)
+			brief = s.brief(brief, c.a)
 		}
-		r.tile(firsts, stores, "live", into, func() {
-			for _, c := range carries {
-				r.take(brief, c.a, to[c.a])
+		s.tile(s.firsts, s.stores, "live", into, func() {
+			for _, c := range s.carries {
+				s.take(brief, c.a, to[c.a])
 			}
 		})
 		for _, a := range brief {
-			r.line("%s.v += kw::pairwise_sum(v%d);", to[a], a.Value.ID)
+			s.line("%s.v += kw::pairwise_sum(v%d);", to[a], a.Value.ID)
 		}
 	})
-	if slices.ContainsFunc(carries, func(c carry) bool { return c.with != nil && c.a.Value.Op == "mean" }) {
-		r.line("const double fraction = kw::reciprocal(%s * %s);", more, r.taken())
+}
+
+// conclude declares what is known after these few steps where the row's results would
+// stand: the largest so far, and the mean of these alone.
+func (s *jointly) conclude() {
+	if slices.ContainsFunc(s.carries, func(c carry) bool { return c.with != nil && c.a.Value.Op == "mean" }) {
+		s.line("const double fraction = kw::reciprocal(%s * %s);", s.more, s.taken())
 	}
-	// What is known after these few steps stands where the row's results would: the
-	// largest so far, and the mean of these alone.
-	for _, c := range carries {
-		if c.with == nil {
-			continue
-		}
+	s.pairs(func(c carry) {
 		id, t := c.a.Value.ID, cppTypes[c.a.Value.DType]
-		text := fmt.Sprintf("a%d%s.under()", id, r.j())
+		text := fmt.Sprintf("a%d%s.under()", id, s.j())
 		if c.a.Value.Op == "mean" {
-			text = fmt.Sprintf("(%s)(p%d%s.v * fraction)", t, id, r.j())
+			text = fmt.Sprintf("(%s)(p%d%s.v * fraction)", t, id, s.j())
 		} else {
-			r.columns(func() { r.line("a%d%s.raise(p%d%s.v);", id, r.j(), id, r.j()) })
+			s.columns(func() { s.line("a%d%s.raise(p%d%s.v);", id, s.j(), id, s.j()) })
 		}
-		if r.g.Lanes {
-			r.line("%s r%d[V];", t, id)
-			r.columns(func() { r.line("r%d[j] = %s;", id, text) })
-			r.line("%s q%d[V];", r.summed(c.with), id)
-			r.columns(func() { r.line("q%d[j] = 0;", id) })
+		if s.g.Lanes {
+			s.line("%s r%d[V];", t, id)
+			s.columns(func() { s.line("r%d[j] = %s;", id, text) })
+			s.line("%s q%d[V];", s.summed(c.with), id)
+			s.columns(func() { s.line("q%d[j] = 0;", id) })
 		} else {
-			r.line("const %s r%d = %s;", t, id, text)
-			r.line("%s q%d = 0;", r.summed(c.with), id)
+			s.line("const %s r%d = %s;", t, id, text)
+			s.line("%s q%d = 0;", s.summed(c.with), id)
 		}
-	}
-	r.terms = map[*plan.Value]bool{}
-	for _, c := range carries {
-		if c.with != nil && c.a.Value.Op == "maxnum" && r.inexactly(c.with) {
-			r.terms[c.with.Operand] = true
+	})
+}
+
+// takeSeconds takes the operands of the second ones, with what the first came to.
+func (s *jointly) takeSeconds() {
+	s.terms = map[*plan.Value]bool{}
+	s.pairs(func(c carry) {
+		if c.a.Value.Op == "maxnum" && s.inexactly(c.with) {
+			s.terms[c.with.Operand] = true
 		}
-	}
-	r.compute(0, seconds...)
-	walk(func(into func(*plan.Value) destination) {
-		for n := range len(r.g.Order) {
-			r.compute(n+1, seconds...)
+	})
+	s.compute(0, s.seconds...)
+	s.walkLoaded(func(into func(*plan.Value) destination) {
+		for n := range len(s.g.Order) {
+			s.compute(n+1, s.seconds...)
 		}
 		var brief []*plan.Anchor
-		for _, c := range carries {
-			if c.with != nil {
-				brief = r.brief(brief, c.with)
-			}
-		}
-		r.tile(seconds, nil, "", into, func() {
-			for _, c := range carries {
-				switch {
-				case c.with == nil:
-				case slices.Contains(brief, c.with):
-					r.take(brief, c.with, "")
-				default:
-					r.line("q%d%s += %s;", c.a.Value.ID, r.j(), r.text(c.with.Operand))
+		s.pairs(func(c carry) { brief = s.brief(brief, c.with) })
+		s.tile(s.seconds, nil, "", into, func() {
+			s.pairs(func(c carry) {
+				if slices.Contains(brief, c.with) {
+					s.take(brief, c.with, "")
+				} else {
+					s.line("q%d%s += %s;", c.a.Value.ID, s.j(), s.text(c.with.Operand))
 				}
-			}
+			})
 		})
-		for _, c := range carries {
+		s.pairs(func(c carry) {
 			if slices.Contains(brief, c.with) {
-				r.line("q%d += kw::pairwise_sum(v%d);", c.a.Value.ID, c.with.Value.ID)
-			}
-		}
-	})
-	for _, c := range carries {
-		if c.with == nil {
-			continue
-		}
-		id, j := c.a.Value.ID, r.j()
-		r.columns(func() {
-			if c.a.Value.Op == "mean" {
-				r.line("a%d%s.merge({(double)(%s * %s), p%d%s.v * fraction, q%d%s});", id, j, more, r.taken(), id, j, id, j)
-			} else {
-				r.line("a%d%s.s += q%d%s;", id, j, id, j)
+				s.line("q%d += kw::pairwise_sum(v%d);", c.a.Value.ID, c.with.Value.ID)
 			}
 		})
-	}
-	r.terms = nil
-	r.pop()
+	})
+}
+
+// mergeSeconds adds what the second ones came to in these steps to what came before.
+func (s *jointly) mergeSeconds() {
+	s.pairs(func(c carry) {
+		id, j := c.a.Value.ID, s.j()
+		s.columns(func() {
+			if c.a.Value.Op == "mean" {
+				s.line("a%d%s.merge({(double)(%s * %s), p%d%s.v * fraction, q%d%s});", id, j, s.more, s.taken(), id, j, id, j)
+			} else {
+				s.line("a%d%s.s += q%d%s;", id, j, id, j)
+			}
+		})
+	})
+	s.terms = nil
 }
 
 // mostBrief is how many elements a sum takes one after the other in float32, where the
