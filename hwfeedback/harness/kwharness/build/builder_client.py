@@ -46,7 +46,7 @@ from kwharness.clients.clients import (
 )
 from kwharness.clients.workshop import Failed, Made, Workshop, name_of, sources_of
 from kwharness.machine import toolchain
-from kwharness.process import sandbox
+from kwharness.process import policy
 from kwharness.process.forkserver import ForkServer, Worker
 from kwharness.torch_compile import inductor, triton_cache
 
@@ -136,7 +136,7 @@ def build(
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
     ``normalised_hash``, ``language``, ``triton`` (whether it has kernels that are compiled when it
     runs), ``missing``, and where it was built just now ``made`` (for ``workshop``). Raises
-    toolchain.Missing, sandbox.SandboxError and ProtocolError for what is the machine's fault.
+    toolchain.Missing, policy.SandboxError and ProtocolError for what is the machine's fault.
     """
     start = time.monotonic()
     text = candidate["source"]
@@ -443,7 +443,7 @@ def _try(
         raise Failed("timed_out", f"{doing}: it took longer than {IMPORT_TIMEOUT:g} s") from None
     except WorkerGone as e:
         if e.client is None:
-            raise sandbox.SandboxError(f"a worker {e}") from None
+            raise policy.SandboxError(f"a worker {e}") from None
         raise Failed("crashed", f"{doing}: its process {e}") from None
     except WorkerError as e:
         if (why := not_built(e, shop.failures)) is not None:
@@ -755,7 +755,7 @@ def _compile(
             "kernels": _resources(answer.get("kernels")),
         }
         if answer.get("killed"):
-            raise sandbox.SandboxError(
+            raise policy.SandboxError(
                 "the compiler was killed from outside, or by the kernel for want of memory"
             )
         key = _object_key(request)
@@ -991,7 +991,7 @@ def _ask(
     except Closed:
         end = worker.wait(5)
         if end is not None and end.blameless:
-            raise sandbox.SandboxError(f"a builder {how_it_ended(end)}") from None
+            raise policy.SandboxError(f"a builder {how_it_ended(end)}") from None
         if end is None or end.signal is None:
             return "its process ended by itself", []
         if end.reason == "oom":
@@ -1259,6 +1259,3 @@ def free(cache_dir: str) -> None:
     """Removes everything that was built and kept."""
     for name in ("objects", "builds", "facts"):
         shutil.rmtree(os.path.join(cache_dir, name), ignore_errors=True)
-
-
-__all__ = ["build", "export", "free", "open_artifacts", "parse", "sandbox", "warm_extension"]

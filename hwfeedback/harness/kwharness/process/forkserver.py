@@ -69,7 +69,7 @@ from typing import Any
 from kwharness.base import process_memory
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 from kwharness.machine import allocator
-from kwharness.process import sandbox
+from kwharness.process import linux, policy, sandbox
 from kwharness.process.audit import Listener
 
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
@@ -184,8 +184,8 @@ class Child:
     contained: bool  # pid 1 of its own namespace
     scratch: str = ""
     mode: str = ""
-    limits: sandbox.Limits = field(default_factory=sandbox.Limits)
-    settings: sandbox.Settings | None = None
+    limits: policy.Limits = field(default_factory=policy.Limits)
+    settings: policy.Settings | None = None
     listener: Listener | None = None  # hears what it tries that is not its business
     status: bytearray = field(default_factory=bytearray)
     log: Log = field(default_factory=Log)
@@ -240,7 +240,7 @@ class Server:
         self.poll.register(self.wake_r.fileno(), select.POLLIN)
         signal.set_wakeup_fd(self.wake_w.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        sandbox.no_word_of_stopped_children()
+        linux.no_word_of_stopped_children()
         if self.listens:
             control.setblocking(False)
             self.poll.register(control.fileno(), select.POLLIN)
@@ -348,7 +348,7 @@ class Server:
         if kind == "spawn":
             try:
                 self._spawn(connection, msg, fds)
-            except (OSError, ValueError, TypeError, KeyError, sandbox.SandboxError) as e:
+            except (OSError, ValueError, TypeError, KeyError, policy.SandboxError) as e:
                 connection.channel.send(
                     {"type": "failed", "id": ident, "message": str(e)}, timeout=5
                 )
@@ -424,7 +424,7 @@ class Server:
             first["contained"],
             first["scratch"],
             settings.mode,
-            sandbox.limits(settings),
+            policy.limits(settings),
             settings,
         )
         self._register(child)
@@ -667,7 +667,7 @@ def _who_killed(child: Child, used: resource.struct_rusage) -> str:
     return "oom" if big or long or not child.contained else "foreign"
 
 
-def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
+def wanted(msg: dict[str, Any]) -> tuple[policy.Settings, list[str]]:
     """Returns what a spawn asks for: its settings, and what to import for it before. Raises
     ValueError for what is no such request.
     """
@@ -689,7 +689,7 @@ def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
         raise ValueError(f"no settings: {given!r:.40}")
     if not isinstance(msg.get("config") or {}, dict):
         raise ValueError(f"no config: {msg['config']!r:.40}")
-    settings = sandbox.Settings(
+    settings = policy.Settings(
         profile=role,
         mode="weak" if given.get("mode") == "weak" else "strict",
         read_only=texts(given.get("read_only") or []),
@@ -763,13 +763,13 @@ def _keep_only(kept: Sequence[int]) -> None:
 
 
 def _trusted(role: str, config: dict[str, Any] | None, fds: list[int]) -> None:
-    sandbox.die_with_parent()
+    linux.die_with_parent()
     _keep_only(fds)
     _serve_role(role, config, fds)
 
 
 def _middle(
-    settings: sandbox.Settings,
+    settings: policy.Settings,
     config: dict[str, Any] | None,
     fds: list[int],
     status: int,
@@ -782,7 +782,7 @@ def _middle(
     _keep_only([*fds, status, life, log])
     try:
         departure = sandbox.leave_host(settings)
-    except (OSError, sandbox.SandboxError) as e:
+    except (OSError, policy.SandboxError) as e:
         os.write(status, json.dumps({"error": str(e)}).encode() + b"\n")
         return
     pid = os.fork()
@@ -797,8 +797,8 @@ def _middle(
 
 
 def _worker(
-    settings: sandbox.Settings,
-    departure: sandbox.Departure,
+    settings: policy.Settings,
+    departure: policy.Departure,
     config: dict[str, Any] | None,
     fds: list[int],
     status: int,
@@ -819,7 +819,7 @@ def _worker(
         signal.signal(caught, signal.SIG_DFL)
     try:
         missing, listener = sandbox.confine(settings, departure)
-    except (OSError, sandbox.SandboxError, ValueError) as e:
+    except (OSError, policy.SandboxError, ValueError) as e:
         os.write(status, json.dumps({"error": str(e)}).encode())
         return
     if listener >= 0:
@@ -947,7 +947,7 @@ class ForkServer:
         to show), ``preimport`` (names in PREIMPORTS), ``inductor_cache``, ``gpu`` (the number of
         the one that it may use), ``tools`` (whether NVIDIA's may look at what it starts).
         ``limits``: memory_bytes, processes, open_files, cpu_s, file_bytes, tmp_bytes. Raises
-        sandbox.SandboxError when it cannot be confined, Closed when the server is gone.
+        policy.SandboxError when it cannot be confined, Closed when the server is gone.
         """
         read_only = list(config.get("read_only") or ())
         if config.get("inductor_cache"):
@@ -984,7 +984,7 @@ class ForkServer:
                 raise Timeout(f"no worker within {timeout:g} s")
             if answer is None:
                 raise Closed("the fork server is gone")
-            raise sandbox.SandboxError(answer.get("message") or "the worker could not be started")
+            raise policy.SandboxError(answer.get("message") or "the worker could not be started")
         worker.pid = int(answer["pid"])
         worker.mode = str(answer.get("mode", ""))
         worker.missing = [str(m) for m in answer.get("missing") or ()]
@@ -1136,7 +1136,7 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    os.environ |= sandbox.NO_GPU
+    os.environ |= policy.NO_GPU
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for whoever started us
     parser = argparse.ArgumentParser(description="The fork server: see its source.")
     parser.add_argument("--path", default="", help="of the socket, where descriptor 3 listens")
@@ -1157,7 +1157,7 @@ def main() -> None:
                 prepare = getattr(importlib.import_module(module), "prepare", None)
                 if prepare is not None:  # what its processes would else do once each
                     prepare()
-    sandbox.become_subreaper()
+    linux.become_subreaper()
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:
         raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")

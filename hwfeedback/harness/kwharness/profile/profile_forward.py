@@ -36,7 +36,7 @@ from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import toolchain
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.profile import ncu
 from kwharness.standalone import interpreter
 

@@ -59,7 +59,7 @@ from kwharness.model.state import NOTHING, Carried, bytes_of
 from kwharness.numerics import correctness, families, input_structure
 from kwharness.numerics.correctness import Scale
 from kwharness.process import sandbox
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.profile import ncu, profile_forward
 from kwharness.referee.warm_pool import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from kwharness.standalone import interpreter, sanitizers, usage

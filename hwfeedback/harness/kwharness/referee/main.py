@@ -27,7 +27,7 @@ from kwharness.machine import allocator, health, toolchain
 from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
 from kwharness.process import forkserver, sandbox
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.referee import evaluation, warm_pool
 from kwharness.referee.evaluation import Infrastructure
 from kwharness.task import inspect_task

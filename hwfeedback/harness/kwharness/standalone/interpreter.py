@@ -40,9 +40,9 @@ from kwharness.machine import toolchain
 from kwharness.machine.device import CPU, Device, GpuBlock
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.model.state import NOTHING, Carried
-from kwharness.process import sandbox
+from kwharness.process import policy
 from kwharness.process.forkserver import ForkServer
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.standalone import sanitizers
 from kwharness.standalone.sanitizers import Check
 
@@ -270,7 +270,7 @@ class Running:
             msg["cutlass"] = kernelwright.cutlass_folders()
             config["read_only"] = [*config.get("read_only", ()), *msg["cutlass"]]
         try:
-            usual = sandbox.limits(sandbox.Settings("candidate"))
+            usual = policy.limits(policy.Settings("candidate"))
             bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
             if sanitizer:
                 bounds["processes"] = max(bounds.get("processes", 0), CHECKING)
