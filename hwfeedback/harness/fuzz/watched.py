@@ -2,15 +2,23 @@
 
 MODULES: dict[str, tuple[str, ...]] = {
     "artifacts": ("kwharness.build.artifacts", "kernelwright"),
-    "build_cache": ("kwharness.build.builder_client", "kwharness.clients.clients"),
+    "build_cache": (
+        "kwharness.build.builder_client",
+        "kwharness.clients.client",
+        "kwharness.clients.errors",
+        "kwharness.clients.candidate_client",
+    ),
     "building": (
         "kwharness.build.builder_client",
         "kwharness.build.compilers",
-        "kwharness.clients.clients",
+        "kwharness.clients.client",
+        "kwharness.clients.errors",
         "kwharness.base.protocol",
     ),
     "candidate_client": (
-        "kwharness.clients.clients",
+        "kwharness.clients.client",
+        "kwharness.clients.errors",
+        "kwharness.clients.candidate_client",
         "kwharness.base.protocol",
         "kwharness.referee.evaluation",
         "kwharness.attribution.trace",
@@ -21,7 +29,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "profiling": ("kwharness.profile.ncu", "kwharness.profile.profile_forward"),
     "protocol": ("kwharness.base.protocol",),
     "reference_client": (
-        "kwharness.clients.clients",
+        "kwharness.clients.client",
+        "kwharness.clients.errors",
+        "kwharness.clients.reference_client",
         "kwharness.base.protocol",
         "kwharness.task.inspect_task",
         "kwharness.base.tensors",

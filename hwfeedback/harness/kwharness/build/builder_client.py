@@ -35,14 +35,16 @@ from kwharness.build.artifacts import (
     inline_key,
     native_key,
 )
-from kwharness.clients.clients import (
-    CandidateClient,
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.errors import (
     WorkerError,
     WorkerGone,
     WorkerLate,
-    hold,
     how_it_ended,
     sentence,
+)
+from kwharness.clients.errors import (
+    check_shape as hold,
 )
 from kwharness.clients.workshop import Failed, Made, Workshop, name_of, sources_of
 from kwharness.machine import toolchain

@@ -32,10 +32,9 @@ import kernelwright
 from kwharness.attribution import trace
 from kwharness.base.protocol import ProtocolError, Timeout
 from kwharness.build import builder_client, forbidden
-from kwharness.clients.clients import (
-    CandidateClient,
-    Client,
-    ReferenceClient,
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.client import Client
+from kwharness.clients.errors import (
     Spawned,
     WorkerError,
     WorkerFailure,
@@ -46,6 +45,7 @@ from kwharness.clients.clients import (
     ran_out,
     sentence,
 )
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.clients.workshop import Workshop
 from kwharness.export import describe, file_facts
 from kwharness.machine import device as devices

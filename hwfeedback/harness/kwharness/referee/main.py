@@ -22,7 +22,7 @@ import torch
 import kernelwright
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
 from kwharness.build import builder_client
-from kwharness.clients import clients
+from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
 from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
@@ -272,7 +272,7 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
         message = str(e)
     elif isinstance(e, OSError) and e.strerror and e.filename:
         message = f"{e.filename}: {e.strerror}"
-    elif words := clients.ill(e):
+    elif words := errors.ill(e):
         message = health.told(health.JUDGE, words)
     else:
         message = f"{type(e).__name__}: {e}"

@@ -34,7 +34,7 @@ from kwharness.base import paths
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
 from kwharness.base.tensors import Block, layout_of
 from kwharness.build import artifacts, object_digest
-from kwharness.clients.clients import how_it_ended
+from kwharness.clients.errors import how_it_ended
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain
 from kwharness.machine.device import CPU, Device, GpuBlock

@@ -21,8 +21,10 @@ from kwharness.attribution import trace
 from kwharness.base import protocol
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.build import builder_client
-from kwharness.clients import clients
-from kwharness.clients.clients import CandidateClient, ReferenceClient, WorkerGone, WorkerLate
+from kwharness.clients import candidate_client
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.errors import WorkerGone, WorkerLate
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.process.forkserver import Exit
 from kwharness.referee.evaluation import Fault, faults
 from kwharness.timing import windows
@@ -245,7 +247,7 @@ def test_all_that_was_compiled_has_one_deadline(monkeypatch: pytest.MonkeyPatch)
     before = len(os.listdir("/proc/self/fd"))
     with worker(handing_over(*answers)) as w:
         client = CandidateClient(w, 20)
-        monkeypatch.setattr(clients, "time", clock)
+        monkeypatch.setattr(candidate_client, "time", clock)
         with pytest.raises(WorkerLate, match="handing over what it compiled took over 60 s"):
             client.compiled()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from kwharness.base.protocol import ProtocolError
-from kwharness.clients.clients import CandidateClient
+from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain

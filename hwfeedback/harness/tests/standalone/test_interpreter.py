@@ -16,7 +16,7 @@ import torch
 from judging import Judge
 
 from kwharness.build import builder_client
-from kwharness.clients.clients import WorkerError
+from kwharness.clients.errors import WorkerError
 from kwharness.process import policy
 from kwharness.process.policy import SandboxError
 from kwharness.referee.evaluation import Evaluation
