@@ -3,13 +3,16 @@
 MODULES: dict[str, tuple[str, ...]] = {
     "artifacts": ("kwharness.build.artifacts", "kernelwright"),
     "build_cache": (
-        "kwharness.build.builder_client",
+        "kwharness.build.object_cache",
         "kwharness.clients.client",
         "kwharness.clients.errors",
         "kwharness.clients.candidate_client",
     ),
     "building": (
+        "kwharness.build.build_requests",
         "kwharness.build.builder_client",
+        "kwharness.build.object_cache",
+        "kwharness.build.reports",
         "kwharness.build.compilers",
         "kwharness.clients.client",
         "kwharness.clients.errors",

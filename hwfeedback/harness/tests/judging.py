@@ -21,7 +21,7 @@ from process_layer import FORKS_OFTEN, connect, listening
 
 from kwharness.base import paths
 from kwharness.base.protocol import Channel, ProtocolError
-from kwharness.build import builder_client, compilers
+from kwharness.build import builder_client, compilers, object_cache
 from kwharness.machine import allocator, toolchain
 from kwharness.process import forkserver
 from kwharness.referee import evaluation
@@ -93,8 +93,8 @@ def new_cache(factory: pytest.TempPathFactory, *, objects: bool = False) -> str:
     for made in found:
         _into(folder, made)
     # load_inline comes often here: its header is precompiled when it is first asked for.
-    light = pathlib.Path(builder_client._light_header(str(folder)))
-    (light / f"{builder_client._header_key([])}.seen").touch()
+    light = pathlib.Path(object_cache.light_header(str(folder)))
+    (light / f"{object_cache.header_key([])}.seen").touch()
     MADE.append(folder)
     if objects:
         COMPILED.append(folder)

@@ -21,7 +21,7 @@ import torch
 
 import kernelwright
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
-from kwharness.build import builder_client
+from kwharness.build import builder_client, reports
 from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
 from kwharness.machine import device as devices
@@ -222,7 +222,7 @@ class Referee:
         archs, otherwise = msg["archs"], msg.get("otherwise") or []
         with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
             builds = list(pool.map(one, archs))
-            if otherwise and builder_client.FOR_A_GPU in builds[0]["reason"]:
+            if otherwise and reports.FOR_A_GPU in builds[0]["reason"]:
                 builds = list(pool.map(one, otherwise))
         return {"builds": builds}
 

@@ -20,7 +20,7 @@ import torch
 from kwharness.attribution import trace
 from kwharness.base import protocol
 from kwharness.base.protocol import Channel, ProtocolError
-from kwharness.build import builder_client
+from kwharness.build import builder_client, object_cache, reports
 from kwharness.clients import candidate_client
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerGone, WorkerLate
@@ -261,13 +261,11 @@ def test_what_is_handed_over_is_kept_whole_or_not_at_all(tmp_path: pathlib.Path)
     bad = os.open(tmp_path / "file", os.O_WRONLY)
     try:
         with pytest.raises(builder_client.Failed, match="cannot be read"):
-            builder_client.keep_kernels(
-                str(tmp_path), "key", good, {ONE: good, "inductor/b.so": bad}
-            )
+            object_cache.keep_kernels(str(tmp_path), "key", good, {ONE: good, "inductor/b.so": bad})
         assert os.listdir(tmp_path / "objects") == []
-        assert builder_client.kept_kernels(str(tmp_path), "key") is None
-        kept = builder_client.keep_kernels(str(tmp_path), "key", good, {ONE: good})
-        assert builder_client.kept_kernels(str(tmp_path), "key") == kept
+        assert object_cache.kept_kernels(str(tmp_path), "key") is None
+        kept = object_cache.keep_kernels(str(tmp_path), "key", good, {ONE: good})
+        assert object_cache.kept_kernels(str(tmp_path), "key") == kept
     finally:
         os.close(good)
         os.close(bad)
@@ -325,4 +323,4 @@ def test_figures_of_a_trace_stay_within_what_a_verdict_can_hold() -> None:
 
 @pytest.mark.timeout(120)  # what looks at each line of each text takes for ever
 def test_lines_of_huge_sources_are_found() -> None:
-    builder_client.Lines("a\n" * 50, ["a\n" * 1_000_000])
+    reports.Lines("a\n" * 50, ["a\n" * 1_000_000])

@@ -20,7 +20,7 @@ from judging import Judge, busy
 from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
 from kwharness.base.protocol import Channel, Closed
-from kwharness.build import builder_client
+from kwharness.build import builder_client, reports
 from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
 from kwharness.referee import evaluation, warm_pool
@@ -383,7 +383,7 @@ def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
     assert all(b["build"]["kernels"][0]["registers"] > 8 for b in both)
 
     (refused,) = built(text, "")
-    assert refused["status"] == "rejected" and builder_client.FOR_A_GPU in refused["reason"]
+    assert refused["status"] == "rejected" and reports.FOR_A_GPU in refused["reason"]
     (meant,) = built(text, "", otherwise=["sm_80"])
     assert (meant["arch"], meant["status"]) == ("sm_80", "built")
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from judging import Judge
 
-from kwharness.build import builder_client
+from kwharness.build import builder_client, reports
 from kwharness.clients.errors import WorkerError
 from kwharness.process import policy
 from kwharness.process.policy import SandboxError
@@ -173,10 +173,8 @@ def test_certify_runs_the_file_by_itself(
     if beside:
         runs_beside(monkeypatch)
     # As if the first look at the text had missed what it imports.
-    parsed = builder_client._parsed
-    monkeypatch.setattr(
-        builder_client, "_parsed", lambda answer: {**parsed(answer), "problems": []}
-    )
+    parsed = reports.parsed_source
+    monkeypatch.setattr(reports, "parsed_source", lambda answer: {**parsed(answer), "problems": []})
     v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
     assert v["cost_s"]["cold"] > 0
