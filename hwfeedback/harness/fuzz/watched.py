@@ -28,7 +28,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "compiling": ("kwharness.build.compilers", "kwharness.build.sass"),
     "counters": ("kwharness.machine.perf_counters",),
-    "forkserver": ("kwharness.process.forkserver", "kwharness.base.protocol"),
+    "forkserver": (
+        "kwharness.process.forkserver",
+        "kwharness.process.spawn_request",
+        "kwharness.base.protocol",
+    ),
     "profiling": ("kwharness.profile.ncu", "kwharness.profile.profile_forward"),
     "protocol": ("kwharness.base.protocol",),
     "reference_client": (

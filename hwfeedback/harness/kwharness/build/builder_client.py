@@ -35,7 +35,7 @@ from kwharness.clients.errors import (
 from kwharness.clients.workshop import Failed, Made, Workshop, name_of, sources_of
 from kwharness.machine import toolchain
 from kwharness.process import policy
-from kwharness.process.forkserver import ForkServer, Worker
+from kwharness.process.fork_client import ForkServer, Worker
 from kwharness.torch_compile import inductor
 
 IMPORT_TIMEOUT = 60.0

@@ -17,7 +17,7 @@ LAST_WORDS = 4000  # of a process that has ended
 
 
 class Spawned(Protocol):
-    """What is needed of forkserver.Worker."""
+    """What is needed of fork_client.Worker."""
 
     channel: Any
     pid: int

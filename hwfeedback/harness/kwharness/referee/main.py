@@ -26,7 +26,7 @@ from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
 from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
-from kwharness.process import forkserver, sandbox
+from kwharness.process import fork_client, sandbox
 from kwharness.process.policy import SandboxError
 from kwharness.referee import evaluation, warm_pool
 from kwharness.referee.evaluation import Infrastructure
@@ -288,4 +288,4 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     """``fds``: the connection to the fork server."""
     allocator.keep_freed_memory()
-    Referee(channel, forkserver.connect(fds[0])).serve()
+    Referee(channel, fork_client.connect(fds[0])).serve()

@@ -41,7 +41,7 @@ from kwharness.machine.device import CPU, Device, GpuBlock
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.model.state import NOTHING, Carried
 from kwharness.process import policy
-from kwharness.process.forkserver import ForkServer
+from kwharness.process.fork_client import ForkServer
 from kwharness.process.policy import SandboxError
 from kwharness.standalone import sanitizers
 from kwharness.standalone.sanitizers import Check

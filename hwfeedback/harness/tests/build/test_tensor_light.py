@@ -19,7 +19,7 @@ from judging import of_work_folder
 
 from kwharness.build import builder_client, compilers, object_cache
 from kwharness.machine import toolchain
-from kwharness.process.forkserver import ForkServer
+from kwharness.process.fork_client import ForkServer
 
 pytestmark = pytest.mark.skipif(not toolchain.nvcc(), reason=toolchain.NO_NVCC)
 ARCH = "sm_90a"

@@ -25,7 +25,7 @@ from kwharness.clients import candidate_client
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerGone, WorkerLate
 from kwharness.clients.reference_client import ReferenceClient
-from kwharness.process.forkserver import Exit
+from kwharness.process.fork_client import Exit
 from kwharness.referee.evaluation import Fault, faults
 from kwharness.timing import windows
 

@@ -21,7 +21,7 @@ from process_layer import FORKS_OFTEN, ask, obedient_harness, obedient_server
 from kwharness.base import paths
 from kwharness.base.protocol import Closed
 from kwharness.machine import toolchain
-from kwharness.process import audit, forkserver, linux, policy, sandbox, seccomp
+from kwharness.process import audit, fork_client, linux, policy, sandbox, seccomp
 from kwharness.process.audit import Listener
 from kwharness.standalone import sanitizers
 
@@ -541,7 +541,7 @@ def test_weak_mode_without_namespaces(tmp_path):
     harness = obedient_harness(tmp_path)
     script = harness / "start.py"
     script.write_text(NO_NAMESPACES.format(folder=str(harness)))
-    client, process = forkserver.start(script=str(script))
+    client, process = fork_client.start(script=str(script))
     try:
         with pytest.raises(policy.SandboxError, match="namespace"):
             client.spawn("candidate", {"sandbox": "strict"})
@@ -612,7 +612,7 @@ def test_as_an_ordinary_user(tmp_path):
         outer.write_text(f'#!/bin/sh\nexec unshare -m {wrapper} "$@"\n')
         outer.chmod(0o755)
         try:
-            client, process = forkserver.start(python=str(outer), script=str(script))
+            client, process = fork_client.start(python=str(outer), script=str(script))
         except Closed:
             pytest.skip("this Python cannot be shown to another user")
         try:

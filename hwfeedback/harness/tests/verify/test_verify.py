@@ -16,7 +16,7 @@ from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerGone
 from kwharness.machine import device
 from kwharness.numerics import families
-from kwharness.process.forkserver import Exit
+from kwharness.process.fork_client import Exit
 from kwharness.referee import evaluation
 from kwharness.referee.evaluation import Evaluation, Fault, faults
 from kwharness.verify import verify
