@@ -36,7 +36,8 @@ sys.path[:0] = [
 from judging import Judge  # noqa: E402
 from test_master_rule import EAGER, Compiled  # noqa: E402
 
-from kwharness.clients.clients import ReferenceClient, WorkerLate  # noqa: E402
+from kwharness.clients.errors import WorkerLate  # noqa: E402
+from kwharness.clients.reference_client import ReferenceClient  # noqa: E402
 from kwharness.machine import device as devices  # noqa: E402
 from kwharness.referee import evaluation  # noqa: E402
 from kwharness.task.inspect_task import Invalid  # noqa: E402

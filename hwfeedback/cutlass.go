@@ -25,7 +25,7 @@ func cutlassPath() string {
 
 // cutlassOf tells the CUTLASS that a source may be compiled with from every
 // other one: the place, size and time of its headers. Empty for a source that
-// names none of its folders; build/builder_client.py in the harness keys objects in the same way.
+// names none of its folders; build/object_cache.py in the harness keys objects in the same way.
 func cutlassOf(source string) string {
 	if !strings.Contains(source, "cute/") && !strings.Contains(source, "cutlass/") {
 		return ""

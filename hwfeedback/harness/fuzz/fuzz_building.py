@@ -10,7 +10,7 @@ import tempfile
 
 import hostile
 
-from kwharness.build import builder_client
+from kwharness.build import builder_client, object_cache
 from kwharness.referee import evaluation
 
 _SOURCE = 'extern "C" void f(float* x) {}\nint a;\n'
@@ -98,8 +98,8 @@ def checked(result: dict[str, object]) -> None:
         for d in build.get(name, ()):
             assert type(d["line"]) is int and 0 <= d["line"] < 1 << 62
             assert isinstance(d["message"], str) and d["message"].isprintable()
-    fds = builder_client.open_artifacts(result)
-    builder_client._close(fds)
+    fds = object_cache.open_artifacts(result)
+    object_cache.close_all(fds)
 
 
 def one(data: bytes) -> None:

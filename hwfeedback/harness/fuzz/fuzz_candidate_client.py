@@ -10,7 +10,7 @@ import hostile
 import torch
 
 from kwharness.attribution import trace
-from kwharness.clients.clients import CandidateClient
+from kwharness.clients.candidate_client import CandidateClient
 from kwharness.model import weights
 from kwharness.referee import evaluation
 

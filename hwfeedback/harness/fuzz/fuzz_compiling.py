@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hostile
 
-from kwharness.build import builder_client, compiler_flags, compilers, sass
+from kwharness.build import compiler_flags, compilers, reports, sass
 
 _LOG = b"""source0.cpp: In function 'void f()':
 source0.cpp:3:9: error: 'x' was not declared in this scope
@@ -47,7 +47,7 @@ def one(data: bytes) -> None:
         hostile.sendable([list(f) for f in found])
     assert not {f[:2] for f in loops} & {f[:2] for f in missed}, "vectorised and missed"
     said = [*sass.mixes(text).values(), *sass.usage(text).values(), *compilers.resources(text)]
-    sound = builder_client._resources(said)
+    sound = reports.resources(said)
     assert all(set(k.get("instructions", {})) <= set(sass.CLASSES) for k in sound)
     hostile.sendable(sound)
     assert sass.demangled(text) or not text

@@ -12,7 +12,7 @@ from typing import Any
 import hostile
 
 from kwharness.base import protocol
-from kwharness.process import forkserver
+from kwharness.process import forkserver, spawn_request, worker_start
 
 _MESSAGES = pathlib.Path(__file__).parents[2] / "testdata" / "protocol"
 
@@ -26,12 +26,12 @@ class _Server(forkserver.Server):
         self.spawned = 0
 
     def _spawn(self, connection: Any, msg: dict[str, Any], fds: list[int]) -> None:
-        settings, names = forkserver.wanted(msg)
-        assert settings.profile in forkserver.MODULES and settings.mode in ("strict", "weak")
+        settings, names = spawn_request.wanted(msg)
+        assert settings.profile in worker_start.MODULES and settings.mode in ("strict", "weak")
         assert all(isinstance(p, str) for p in settings.read_only)
         assert all(type(v) is int and v >= 0 for v in settings.limits.values())
         for name in names:
-            if name not in forkserver.PREIMPORTS:
+            if name not in spawn_request.PREIMPORTS:
                 raise ValueError(f"unknown preimport {name!r:.40}")
         self.spawned += 1
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kwharness.base import protocol
-from kwharness.process import forkserver
+from kwharness.process import fork_client
 
 _SIZES = (0, 64, 4096, 1 << 16)
 
@@ -135,7 +135,7 @@ class _Answering(protocol.Channel):
 
 
 class Hostile:
-    """What forkserver.Worker is, for a client."""
+    """What fork_client.Worker is, for a client."""
 
     def __init__(self, script: dict[str, Any]) -> None:
         ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -147,8 +147,8 @@ class Hostile:
     def kill(self) -> None:
         self.channel.close()
 
-    def wait(self, timeout: float | None = None) -> forkserver.Exit:
-        return forkserver.Exit(0, None, "exited")
+    def wait(self, timeout: float | None = None) -> fork_client.Exit:
+        return fork_client.Exit(0, None, "exited")
 
     def log(self) -> str:
         return "printed \x1b[2J"
@@ -161,7 +161,7 @@ class Hostile:
 
 
 class Server:
-    """What forkserver.ForkServer is, where every worker follows the script."""
+    """What fork_client.ForkServer is, where every worker follows the script."""
 
     def __init__(self, script: dict[str, Any]) -> None:
         self.script = script

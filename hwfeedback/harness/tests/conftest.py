@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from judging import Judge, end_fork_servers, fork_server, keep_compiled, new_cache
 
-from kwharness.process.forkserver import ForkServer
+from kwharness.process.fork_client import ForkServer
 
 # A test may use what another one's file has, in whichever folder that is.
 sys.path += sorted(map(str, pathlib.Path(__file__).parent.glob("*/")))

@@ -21,9 +21,9 @@ from process_layer import FORKS_OFTEN, connect, listening
 
 from kwharness.base import paths
 from kwharness.base.protocol import Channel, ProtocolError
-from kwharness.build import builder_client, compilers
+from kwharness.build import builder_client, compilers, object_cache
 from kwharness.machine import allocator, toolchain
-from kwharness.process import forkserver
+from kwharness.process import fork_client
 from kwharness.referee import evaluation
 from kwharness.referee import main as referee
 from kwharness.verify import verify
@@ -93,8 +93,8 @@ def new_cache(factory: pytest.TempPathFactory, *, objects: bool = False) -> str:
     for made in found:
         _into(folder, made)
     # load_inline comes often here: its header is precompiled when it is first asked for.
-    light = pathlib.Path(builder_client._light_header(str(folder)))
-    (light / f"{builder_client._header_key([])}.seen").touch()
+    light = pathlib.Path(object_cache.light_header(str(folder)))
+    (light / f"{object_cache.header_key([])}.seen").touch()
     MADE.append(folder)
     if objects:
         COMPILED.append(folder)
@@ -154,7 +154,7 @@ def _link(source: str, to: str) -> None:
 SERVERS: dict[bool, tuple[str, subprocess.Popen[bytes]]] = {}  # by whether one is for a GPU
 
 
-def fork_server(*, gpu: bool = False) -> forkserver.ForkServer:
+def fork_server(*, gpu: bool = False) -> fork_client.ForkServer:
     """Returns a connection to a real fork server, which finds what belongs to this Python.
 
     One process serves a session, as one that is kept warm serves all that come to it: torch is

@@ -13,7 +13,7 @@ from typing import Any
 
 from kwharness.base import paths
 from kwharness.base.protocol import Channel
-from kwharness.process import forkserver
+from kwharness.process import fork_client, forkserver, parent
 
 HARNESS = pathlib.Path(paths.ROOT)
 SCRIPT = pathlib.Path(forkserver.__file__).resolve().relative_to(HARNESS)
@@ -33,12 +33,12 @@ def main(channel, config, fds):
 
 def obedient_server(
     folder: pathlib.Path, env: dict[str, str] | None = None, more: Sequence[str] = ()
-) -> tuple[forkserver.ForkServer, Any]:
+) -> tuple[fork_client.ForkServer, Any]:
     """Starts a fork server on a copy of the harness in which every worker obeys; ``more``: words of
     its command.
     """
     script = str(obedient_harness(folder) / SCRIPT)
-    return forkserver.start(script=script, env=env, more=more)
+    return fork_client.start(script=script, env=env, more=more)
 
 
 def obedient_harness(folder: pathlib.Path) -> pathlib.Path:
@@ -73,22 +73,22 @@ def listening(
             [sys.executable, "-I", "-B", *script],
             env=env,
             stdin=subprocess.DEVNULL,
-            preexec_fn=lambda: os.dup2(listener.fileno(), forkserver.CONTROL_FD),
-            pass_fds=[forkserver.CONTROL_FD, listener.fileno()],
+            preexec_fn=lambda: os.dup2(listener.fileno(), parent.CONTROL_FD),
+            pass_fds=[parent.CONTROL_FD, listener.fileno()],
         )
 
 
-def connect(path: str, pid: int) -> forkserver.ForkServer:
+def connect(path: str, pid: int) -> fork_client.ForkServer:
     """Connects to a server that is kept warm. Raises OSError where there is none any more."""
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)
     channel = Channel(sock)
     ready, _ = channel.recv(120)
     assert ready["type"] == "ready" and ready["pid"] == pid and ready["versions"]["torch"]
-    return forkserver.ForkServer(channel)
+    return fork_client.ForkServer(channel)
 
 
-def ask(worker: forkserver.Worker, code: str, timeout: float = 120) -> Any:
+def ask(worker: fork_client.Worker, code: str, timeout: float = 120) -> Any:
     """Runs code in a worker and returns what it left in ``r``; raises what it raised as
     RuntimeError.
     """

@@ -1,24 +1,10 @@
 """The referee's side of building: sandboxed builders do the work, this trusted side keeps the
-results.
-
-The cache (a folder) holds three things, each written to a temporary name and renamed:
-objects/<key>.so with <key>.json beside it (SHA-256 and the compiler's report), builds/<key>.json
-(what a whole candidate came to), and header-<key>/ (our lighter torch/extension.h with precompiled
-forms of it). An object whose hash is not the recorded one counts as absent and is built again.
+results (object_cache.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import itertools
-import json
 import os
-import re
-import shutil
-import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,52 +12,41 @@ from typing import Any, NamedTuple
 
 import kernelwright
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
-from kwharness.build import compiler_flags, compilers, forbidden, headers, sass, source
+from kwharness.build import (
+    build_requests,
+    compilers,
+    forbidden,
+    object_cache,
+    reports,
+)
 from kwharness.build.artifacts import (
     LOAD_INLINE,
     NATIVE,
-    TRITON,
     BuildFailed,
-    inline_key,
-    native_key,
 )
-from kwharness.clients.clients import (
-    CandidateClient,
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.errors import (
     WorkerError,
     WorkerGone,
     WorkerLate,
-    hold,
     how_it_ended,
     sentence,
 )
 from kwharness.clients.workshop import Failed, Made, Workshop, name_of, sources_of
 from kwharness.machine import toolchain
-from kwharness.process import sandbox
-from kwharness.process.forkserver import ForkServer, Worker
-from kwharness.torch_compile import inductor, triton_cache
+from kwharness.process import policy
+from kwharness.process.fork_client import ForkServer, Worker
+from kwharness.torch_compile import inductor
 
-RULES = "12"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compilers.COMPILE_TIMEOUT * 2 + 20
 FACTS_TIMEOUT = 60.0
 MAX_REQUESTS = 1000  # of a candidate that is imported, where the same is asked for more than once
-MAX_BYTES = 256 << 20  # of one object
 MAX_HEADER = 1 << 30
-MAX_FILES = 500  # that come with one request
-_PLACE = re.compile(r"[^/\0][^\0]*")
-MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
-_NOT_INLINED = re.compile(r"\b(kw/\w{1,40}\.h): No such file|cannot open source file \"(kw/\w+\.h)")
-FAILED = ".failed.json"  # what is known of a source that does not compile
-KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and is kept
-VOTERS = 5000  # lines of a source that tell where it lies in its file
-DIAGNOSTICS = compilers.MAX_DIAGNOSTICS
-MAX_TOLD = 300  # characters of why something was not built, before all else
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
 # Whether a candidate of which something fails is imported, where it is built.
 NO_TRIAL, TRIAL, ALONE = "", "trial", "alone"
-NONE = "none"  # the CUTLASS of a candidate that asks for it, where there is none
-FOR_A_GPU = "it is written in CUDA, and the device is the CPU"
 _headers = threading.Lock()  # held while what many builds need is made
 
 Progress = Callable[[str], None]
@@ -91,7 +66,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
         return parsed | {"triton": False, "lazy": True, "given": ""}
-    return _parsed(answer)
+    return reports.parsed_source(answer)
 
 
 def export(
@@ -106,7 +81,7 @@ def export(
     if isinstance(answer, str):
         raise ValueError(answer)
     if not answer.get("ok") or not isinstance(answer.get("source"), str):
-        raise ValueError(f"the candidate cannot be exported: {_message(answer)}")
+        raise ValueError(f"the candidate cannot be exported: {reports.message_of(answer)}")
     return answer["source"]
 
 
@@ -136,12 +111,14 @@ def build(
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
     ``normalised_hash``, ``language``, ``triton`` (whether it has kernels that are compiled when it
     runs), ``missing``, and where it was built just now ``made`` (for ``workshop``). Raises
-    toolchain.Missing, sandbox.SandboxError and ProtocolError for what is the machine's fault.
+    toolchain.Missing, policy.SandboxError and ProtocolError for what is the machine's fault.
     """
     start = time.monotonic()
     text = candidate["source"]
-    record_path = _path(cache_dir, "builds", _build_key(text, device, arch, forbids) + ".json")
-    known = _kept(record_path)
+    record_path = object_cache.path_in(
+        cache_dir, "builds", object_cache.build_key(text, device, arch, forbids) + ".json"
+    )
+    known = object_cache.kept_build(record_path)
     if known is not None:
         known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
         return known
@@ -159,7 +136,9 @@ def build(
     note = progress or (lambda _: None)
     # What NVRTC needs for its first compilation takes as long as reading the candidate.
     warm = bool(arch) and _seems_launched(text)
-    shop = Workshop(lambda: _Maker(server, cache_dir, mode, arch, text, note, warm), opened)
+    shop = Workshop(
+        lambda: _Maker(server, cache_dir, mode, arch, text, note, warm), object_cache.opened
+    )
     note("reading the candidate")
     failed: Failed | None = None
     try:
@@ -178,8 +157,8 @@ def build(
         result |= {"status": failed.status, "reason": failed.reason}
         result["build"] |= failed.report
     result["build"]["seconds"] = time.monotonic() - start
-    if keeps and result["status"] in KEPT and not isinstance(failed, _Breach):
-        _write_json(record_path, result)
+    if keeps and result["status"] in object_cache.KEPT and not isinstance(failed, _Breach):
+        object_cache.write_json(record_path, result)
     return result | {"made": shop.made}
 
 
@@ -200,7 +179,7 @@ def workshop(
     def maker() -> _Maker:
         return _Maker(server, cache_dir, mode, arch, text, lambda _: None, whole=whole)
 
-    shop = Workshop(maker, opened)
+    shop = Workshop(maker, object_cache.opened)
     artifacts = built.get("artifacts") or ()
     for made in built.get("made") or [Made(a, a) for a in artifacts]:
         if not whole or made.request["kind"] != LOAD_INLINE:
@@ -221,42 +200,15 @@ def reported(text: str, made: Sequence[Made]) -> dict[str, Any]:
         found["errors"] += report.get("errors", ())
         said = {n: report[n] for n in ("vectorised", "missed") if report.get(n)}
         if said or log:
-            lines = Lines(text, sources_of(m.request))
+            lines = reports.Lines(text, sources_of(m.request))
             for name, diagnostics in said.items():
                 found[name] += [lines.diagnostic(d) for d in diagnostics]
             log = log if m.failed is not None else lines.renumbered(log)
         logs.append(log)
-    out: dict[str, Any] = {n: _unique(found[n]) for n in ("vectorised", "missed", "errors")}
-    out |= {"kernels": found["kernels"], "flags": list(dict.fromkeys(notes))[:DIAGNOSTICS]}
+    out: dict[str, Any] = {n: reports.unique(found[n]) for n in ("vectorised", "missed", "errors")}
+    out |= {"kernels": found["kernels"], "flags": list(dict.fromkeys(notes))[: reports.DIAGNOSTICS]}
     out["log"] = "\n".join(filter(None, logs))[: compilers.LOG_KEPT]
     return {n: v for n, v in out.items() if v}
-
-
-def open_artifacts(built: dict[str, Any]) -> list[int]:
-    """Returns a descriptor for each artifact of a build: a sealed copy in memory of the object,
-    verified.
-
-    The caller closes them. Raises OSError where the cache no longer holds what was built: build
-    again.
-    """
-    fds: list[int] = []
-    try:
-        for artifact in built.get("artifacts") or ():
-            fds.append(opened(artifact))
-    except BaseException:
-        for fd in fds:
-            os.close(fd)
-        raise
-    return fds
-
-
-def opened(artifact: dict[str, Any]) -> int:
-    """The same for one artifact."""
-    with open(artifact["path"], "rb") as f:
-        data = f.read()
-    if hashlib.sha256(data).hexdigest() != artifact["sha256"]:
-        raise OSError(f"{artifact['path']} is not what was built")
-    return _sealed(data, artifact["name"])
 
 
 def facts(
@@ -266,23 +218,23 @@ def facts(
     hash. Never raises for what a reader makes of an object: it is then not known.
     """
     artifacts = list(built.get("artifacts") or ())
-    paths = [_path(cache_dir, "facts", f"{a['sha256']}.json") for a in artifacts]
-    known = [_read_json(p) for p in paths]
+    paths = [object_cache.path_in(cache_dir, "facts", f"{a['sha256']}.json") for a in artifacts]
+    known = [object_cache.read_json(p) for p in paths]
     missing = [i for i, k in enumerate(known) if k is None]
     if missing and toolchain.cuobjdump():
-        fds = open_artifacts({"artifacts": [artifacts[i] for i in missing]})
+        fds = object_cache.open_artifacts({"artifacts": [artifacts[i] for i in missing]})
         try:
             with _compiler(server, _Sees(cuda=True), mode) as worker:
                 answer, more = _ask(worker, {"op": "facts"}, FACTS_TIMEOUT, fds)
-                _close(more)
+                object_cache.close_all(more)
         finally:
-            _close(fds)
+            object_cache.close_all(fds)
         said = answer.get("kernels") if isinstance(answer, dict) else None
         if isinstance(said, list) and len(said) == len(missing):
             for i, kernels in zip(missing, said, strict=True):
-                known[i] = kept = {"kernels": _resources(kernels)}
-                _write_json(paths[i], kept)
-    return [k for each in known if each for k in _resources(each.get("kernels"))]
+                known[i] = kept = {"kernels": reports.resources(kernels)}
+                object_cache.write_json(paths[i], kept)
+    return [k for each in known if each for k in reports.resources(each.get("kernels"))]
 
 
 def with_facts(
@@ -291,7 +243,7 @@ def with_facts(
     """Returns what the compiler said of kernels with what their objects say beside it."""
     told = {k["name"]: k for k in known}
     both = [{**told.pop(k["name"], {}), **k} for k in kernels]
-    return [*both, *(k for k in known if k["name"] in told)][:DIAGNOSTICS]
+    return [*both, *(k for k in known if k["name"] in told)][: reports.DIAGNOSTICS]
 
 
 def warm_extension(
@@ -300,18 +252,18 @@ def warm_extension(
     """Precompiles our torch/extension.h for these flags of load_inline. Returns whether it is there
     afterwards.
     """
-    return _warm(server, _light_header(cache_dir), flags, mode, cuda=False)
+    return _warm(server, object_cache.light_header(cache_dir), flags, mode, cuda=False)
 
 
 def _warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cuda: bool) -> bool:
-    target = os.path.join(light, compilers.SHIM + ".gch", _header_key(flags))
+    target = os.path.join(light, compilers.SHIM + ".gch", object_cache.header_key(flags))
     if os.path.exists(target):
         return True
     if not toolchain.compiler():
         return False
     folder = os.path.dirname(target)
     others = sorted(os.scandir(folder), key=lambda e: e.stat().st_mtime)
-    for old in others[: max(0, len(others) - MAX_HEADERS + 1)]:
+    for old in others[: max(0, len(others) - object_cache.MAX_HEADERS + 1)]:
         os.unlink(old.path)
     request = {"kind": "header", "flags": list(flags), "cuda": cuda}
     return _made(server, light, request, target, mode)
@@ -324,9 +276,9 @@ def _made(server: ForkServer, light: str, request: dict[str, Any], target: str, 
         try:
             if isinstance(answer, str) or not fds:
                 return False
-            _copy(fds[0], target, MAX_HEADER)
+            object_cache.copy_into(fds[0], target, MAX_HEADER)
         finally:
-            _close(fds)
+            object_cache.close_all(fds)
     return os.path.exists(target)
 
 
@@ -380,7 +332,7 @@ def _build_ahead(
         )
         if isinstance(answer, str):
             raise Failed("rejected", answer)
-        parsed = _parsed(answer)
+        parsed = reports.parsed_source(answer)
         result["normalised_hash"] = parsed["normalised_hash"]
         result["language"] = parsed["language"] or result["language"]
         result["build"]["form"] = parsed["form"]
@@ -389,7 +341,7 @@ def _build_ahead(
                 "build_failed" if not parsed["normalised_hash"] else "rejected",
                 parsed["problems"][0],
                 log="\n".join(parsed["problems"]),
-                errors=[_diagnostic_of(p) for p in parsed["problems"]],
+                errors=[reports.diagnostic_of(p) for p in parsed["problems"]],
             )
         result["triton"] = parsed["triton"]
         if parsed["form"] in ("none", "triton"):
@@ -406,7 +358,7 @@ def _build_ahead(
         # Objects, and every byte of the Python that calls them.
         sources = [s for m in shop.made for s in sources_of(m.request)]
         objects = (a["sha256"] for a in shop.artifacts)
-        result["build"]["code"] = toolchain.key(_beside(text, sources), *objects)
+        result["build"]["code"] = toolchain.key(reports.beside(text, sources), *objects)
     return error
 
 
@@ -433,7 +385,7 @@ def _try(
     client = CandidateClient(worker, IMPORT_TIMEOUT)
     doing = "importing the candidate"
     given = shop.artifacts
-    fds = open_artifacts({"artifacts": given})
+    fds = object_cache.open_artifacts({"artifacts": given})
     try:
         client.load(
             text, [as_given(a) for a in given], fds, threads=1, timeout=IMPORT_TIMEOUT,
@@ -443,7 +395,7 @@ def _try(
         raise Failed("timed_out", f"{doing}: it took longer than {IMPORT_TIMEOUT:g} s") from None
     except WorkerGone as e:
         if e.client is None:
-            raise sandbox.SandboxError(f"a worker {e}") from None
+            raise policy.SandboxError(f"a worker {e}") from None
         raise Failed("crashed", f"{doing}: its process {e}") from None
     except WorkerError as e:
         if (why := not_built(e, shop.failures)) is not None:
@@ -452,7 +404,7 @@ def _try(
             raise _no_import(e, shop.failures) from None
     finally:
         client.kill()
-        _close(fds)
+        object_cache.close_all(fds)
 
 
 def as_given(artifact: dict[str, Any]) -> dict[str, str]:
@@ -490,7 +442,7 @@ def _no_import(e: WorkerError, failures: Sequence[Failed]) -> Failed:
 def told(failures: Sequence[Failed]) -> str:
     """Returns what is said first of a candidate of which something was not built."""
     more = f", and {len(failures) - 1} more of its extensions are not built"
-    return failures[0].reason[:MAX_TOLD] + (more if len(failures) > 1 else "")
+    return failures[0].reason[: reports.MAX_TOLD] + (more if len(failures) > 1 else "")
 
 
 class _Maker:
@@ -520,22 +472,22 @@ class _Maker:
         self._sees: _Sees | None = None
         self.stopped = False
         if warm:
-            self._sees = _Sees("", True, tuple(_includes([text])))
+            self._sees = _Sees("", True, tuple(build_requests.includes_of([text])))
             self._builder = _compiler(server, self._sees, mode, warm=True)
 
     def checked(self, raw: Any) -> dict[str, Any]:
         try:
-            return _checked(raw, self._arch, whole=self._whole)
+            return build_requests.checked_request(raw, self._arch, whole=self._whole)
         except (KeyError, TypeError, ValueError) as e:
             said = f"the candidate's request to build is malformed: {e!s:.200}"
             raise Failed("rejected", sentence(said)) from e
 
     def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        artifact = _cached_object(self._cache, request)
+        artifact = object_cache.cached_object(self._cache, request)
         if artifact is not None:
             return artifact
-        if (said := _cached_failure(self._cache, request)) is not None:
-            raise _failed(said, request, self._text)
+        if (said := object_cache.cached_failure(self._cache, request)) is not None:
+            raise reports.failure_of(said, request, self._text)
         self._note(COMPILING + name_of(request))
         light = ""
         if request["kind"] == LOAD_INLINE and not request.get("whole"):
@@ -586,21 +538,6 @@ def _compiler(server: ForkServer, sees: _Sees, mode: str, warm: bool = False) ->
     return server.spawn("builder", config | ({"light": sees.light} if sees.light else {}))
 
 
-def _includes(sources: Sequence[str]) -> list[str]:
-    """Returns the folders of CUTLASS's headers, none for sources that include none of them."""
-    asked = any(map(kernelwright.cutlass_header, sources))
-    return kernelwright.cutlass_folders() if asked else []
-
-
-def _of_cutlass(sources: Sequence[str]) -> dict[str, Any]:
-    """What a request has of CUTLASS: ``includes`` and, for its key, ``cutlass``, "none" where its
-    headers are asked for and not there.
-    """
-    if not any(map(kernelwright.cutlass_header, sources)):
-        return {"includes": [], "cutlass": ""}
-    return {"includes": kernelwright.cutlass_folders(), "cutlass": toolchain.cutlass() or NONE}
-
-
 def _recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool]:
     """Returns what the candidate asks to have built, and whether it fails to be imported: the word
     of a process that ran the candidate, without a device and with stand-ins for what it builds.
@@ -612,118 +549,6 @@ def _recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool
     given = answer.get("requests")
     requests = given[:MAX_REQUESTS] if isinstance(given, list) else []
     return requests, answer.get("error") is not None
-
-
-def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise ValueError("not a list of strings")
-    return value
-
-
-def _checked(raw: Any, arch: str, *, whole: bool = False) -> dict[str, Any]:
-    """Returns a request as it is built, with a key of ours. Raises Failed, and KeyError, TypeError,
-    ValueError for what is none. ``whole``: see workshop.
-    """
-    if not isinstance(raw, dict):
-        raise ValueError("not a dict")
-    if raw.get("language", "cpp") not in ("cpp", "cuda"):
-        raise ValueError("language")
-    native = raw["kind"] == NATIVE
-    cuda = raw.get("language") == "cuda" if native else "cuda_sources" in raw
-    if cuda and not arch:
-        raise Failed("rejected", FOR_A_GPU)
-    try:
-        if native:
-            return _native(raw, arch if cuda else "")
-        return _inline(raw, arch if cuda else "", whole=whole)
-    except compiler_flags.Refused as e:
-        raise Failed("rejected", str(e)) from e
-
-
-def _native(raw: dict[str, Any], arch: str) -> dict[str, Any]:
-    name, source, given = raw["name"], raw["source"], _texts(raw["flags"])
-    if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
-        raise ValueError("name or source is no text")
-    words, notes = compiler_flags.taken(given, arch=arch, shell=False)
-    language = "cuda" if arch else "cpp"
-    request: dict[str, Any] = {"kind": NATIVE, "name": name[:64], "source": source}
-    request |= {"flags": words, "notes": notes, "language": language, "arch": arch}
-    request["launched"] = bool(arch) and raw.get("launched") is True
-    request |= _of_cutlass([source] if arch else [])
-    return request | {"request": native_key(source, given, language)}
-
-
-def _inline(raw: dict[str, Any], arch: str, *, whole: bool) -> dict[str, Any]:
-    functions = raw["functions"]
-    if functions is not None and not isinstance(functions, dict):
-        raise ValueError("functions")
-    for name in functions or ():
-        if not all(part.isidentifier() for part in name.split("::")):
-            raise ValueError(f"{name!r:.100} is no function's name")
-    for name in (raw["name"], raw.get("asked", raw["name"])):
-        if not isinstance(name, str) or not name.isidentifier() or len(name) > 100:
-            raise ValueError("name")
-    request = {
-        "name": raw["name"],
-        "sources": _texts(raw["sources"]),
-        "functions": None if functions is None else {k: str(v)[:500] for k, v in functions.items()},
-        "flags": _texts(raw["flags"]),
-        "ldflags": _texts(raw["ldflags"]),
-        "headers": raw["headers"] is True,
-        "handling": raw["handling"] is True,
-        "module": raw["module"] is True,
-    }
-    if arch:
-        request["cuda_sources"] = _texts(raw["cuda_sources"])
-        request["cuda_flags"] = _texts(raw["cuda_flags"])
-    request |= _handed_over(raw)
-    request |= {"whole": True} if whole else {}
-    key = inline_key(request)
-    notes: list[str] = []
-    kinds = ("flags", "ldflags", "cuda_flags") if arch else ("flags", "ldflags")
-    request |= {"given": {which: request[which] for which in kinds}} if whole else {}
-    for which in kinds:
-        taken = compiler_flags.taken(request[which], arch=arch if which == "cuda_flags" else "")
-        request[which] = taken.words
-        notes += taken.notes
-    if whole:
-        notes = []  # torch takes them as they are; what becomes of them at quick was told
-    elif any(compiler_flags.OF_ANOTHER in n for n in notes):
-        notes.append("torch compiles the file that is handed out for what these flags say")
-    request |= {"kind": LOAD_INLINE, "request": key, "notes": notes}
-    request |= {"asked": raw["asked"]} if "asked" in raw else {}
-    if not arch:
-        return request
-    texts = [*request["sources"], *request["cuda_sources"], *request.get("files", {}).values()]
-    return request | _of_cutlass(texts) | {"language": "cuda", "arch": arch}
-
-
-def _handed_over(raw: dict[str, Any]) -> dict[str, Any]:
-    """Returns the files that come with a request. Each keeps its place, within one folder."""
-    found: dict[str, Any] = {}
-    files, units = raw.get("files", {}), _texts(raw.get("units", []))
-    folders, paths = _texts(raw.get("folders", [])), _texts(raw.get("include_paths", []))
-    if not isinstance(files, dict) or not all(isinstance(v, str) for v in files.values()):
-        raise ValueError("files")
-    if len(files) + len(units) + len(folders) + len(paths) > MAX_FILES:
-        raise ValueError(f"over {MAX_FILES} files")
-    for name in (*files, *units, *folders):
-        parts = name.split("/")
-        if not _PLACE.fullmatch(name) or ".." in parts or len(name) > 500:
-            raise ValueError(f"{name!r:.100} is no place in a folder")
-    if units and len(units) != len(raw["sources"]) + len(raw.get("cuda_sources", ())):
-        raise ValueError("units")
-    if not all(p.startswith("/") and "\0" not in p for p in paths):
-        raise ValueError("include_paths")
-    for name, value in (
-        ("files", files),
-        ("units", units),
-        ("folders", folders),
-        ("include_paths", paths),
-    ):
-        if value:
-            found[name] = value
-    return found
 
 
 def _compile(
@@ -746,28 +571,31 @@ def _compile(
         if not answer.get("ok"):
             raise Failed(
                 "build_failed",
-                f"compiling: {_message(answer)}",
+                f"compiling: {reports.message_of(answer)}",
             )
         report: dict[str, Any] = {
             "log": str(answer.get("log") or "")[: compilers.LOG_KEPT],
-            "vectorised": _diagnostics(answer.get("vectorised")),
-            "missed": _diagnostics(answer.get("missed")),
-            "kernels": _resources(answer.get("kernels")),
+            "vectorised": reports.diagnostics_of(answer.get("vectorised")),
+            "missed": reports.diagnostics_of(answer.get("missed")),
+            "kernels": reports.resources(answer.get("kernels")),
         }
         if answer.get("killed"):
-            raise sandbox.SandboxError(
+            raise policy.SandboxError(
                 "the compiler was killed from outside, or by the kernel for want of memory"
             )
-        key = _object_key(request)
-        said = _said(answer, report["log"])
+        key = object_cache.object_key(request)
+        said = reports.said_by(answer, report["log"])
         if len(fds) != 1 or said["reaches"]:
             if not said["late"]:
-                _write_json(_path(cache_dir, "objects", key + FAILED), {"key": key, **said})
-            raise _failed(said, request, text)
-        path = _path(cache_dir, "objects", key + ".so")
-        sha256 = _copy(fds[0], path, MAX_BYTES)
+                object_cache.write_json(
+                    object_cache.path_in(cache_dir, "objects", key + object_cache.FAILED),
+                    {"key": key, **said},
+                )
+            raise reports.failure_of(said, request, text)
+        path = object_cache.path_in(cache_dir, "objects", key + ".so")
+        sha256 = object_cache.copy_into(fds[0], path, object_cache.MAX_BYTES)
     finally:
-        _close(fds)
+        object_cache.close_all(fds)
     artifact = {
         "key": key,
         "kind": request["kind"],
@@ -777,183 +605,8 @@ def _compile(
         "path": path,
         "loaded": str(answer.get("loaded") or "")[:64],
     }
-    _write_json(path.removesuffix(".so") + ".json", {**artifact, "report": report})
+    object_cache.write_json(path.removesuffix(".so") + ".json", {**artifact, "report": report})
     return {**artifact, "report": report}
-
-
-def _said(answer: dict[str, Any], log: str) -> dict[str, Any]:
-    """Returns what a compiler said of a source that it did not compile, or should not have."""
-    reached = answer.get("reaches")
-    return {
-        "late": answer.get("code") == -1,
-        "log": log,
-        "errors": [list(d) for d in _diagnostics(answer.get("errors"))],
-        "reaches": [str(n)[:80] for n in reached[:4]] if isinstance(reached, list) else [],
-    }
-
-
-def _failed(said: dict[str, Any], request: dict[str, Any], text: str) -> Failed:
-    """Returns that as the failure of a request, with the lines of the candidate's file."""
-    log, name = said["log"], name_of(request)
-    if said["reaches"]:
-        reason = f"{name} calls {', '.join(said['reaches'])}, which a kernel has no use for"
-        return Failed("rejected", sentence(reason), log=log)
-    lines = Lines(text, sources_of(request))
-    found = _unique(lines.diagnostic(d) for d in _diagnostics(said["errors"]))
-    last = compilers.last_words(log) or "its compiler does not say why"
-    first = found[0] if found else {"line": 0, "message": last}
-    where = f"line {first['line']}: " if first["line"] else ""
-    cuda = request.get("language") == "cuda"
-    lacks = (kernelwright.without_cutlass(s) for s in sources_of(request) if cuda)
-    words = next(filter(None, lacks), f"{where}{first['message']}")
-    m = _NOT_INLINED.search(words)
-    if m is not None and (header := m[1] or m[2]) in headers.texts():
-        words += f" (write #include <{header}> as a line of its own, nothing but // behind it)"
-    status = "timed_out" if said["late"] else "build_failed"
-    reason = sentence(f"{name} does not compile: {words}")
-    return Failed(status, reason, log=lines.renumbered(log), errors=found)
-
-
-def _cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
-    said = _read_json(_path(cache_dir, "objects", _object_key(request) + FAILED))
-    try:
-        hold(said, {"late": bool, "log": str, "errors": list, "reaches": [str]})
-    except ValueError:
-        return None
-    return said
-
-
-def _cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
-    key = _object_key(request)
-    record = _read_json(_path(cache_dir, "objects", key + ".json"))
-    report = record.get("report") if record is not None else None
-    if record is None or not isinstance(report, dict):
-        return None
-    record |= {n: request[n] for n in ("kind", "name", "request")}
-    record |= {"key": key, "path": _path(cache_dir, "objects", key + ".so")}
-    record["report"] = {
-        "log": str(report.get("log") or "")[: compilers.LOG_KEPT],
-        "vectorised": _diagnostics(report.get("vectorised")),
-        "missed": _diagnostics(report.get("missed")),
-        "kernels": _resources(report.get("kernels")),
-    }
-    return record if _intact(record) else None
-
-
-def _kept(path: str) -> dict[str, Any] | None:
-    """Returns what a candidate came to, or None where that is not kept whole."""
-    record = _read_json(path)
-    forms: dict[str, Any] = {"build": dict, "status": str, "reason": str, "missing": [str]}
-    forms |= {"normalised_hash": str, "language": str, "triton": bool}
-    forms["artifacts"] = [dict.fromkeys(("kind", "name", "request", "sha256", "path"), str)]
-    try:
-        hold(record, forms)
-        assert record is not None
-        hold(record["build"], {"form": str})
-        for name in ("errors", "vectorised", "missed"):
-            said = record["build"].get(name, [])
-            hold(said, [{"line": int, "message": str}])
-            if not all(0 <= d["line"] < 1 << 62 and d["message"].isprintable() for d in said):
-                return None
-        hold(record["build"].get("log", ""), str)
-        hold(record["build"].get("code", ""), str)
-        hold(record["build"].get("flags", []), [str])
-        hold(record.get("cutlass", ""), str)
-    except ValueError:
-        return None
-    whole = record["status"] in KEPT and all(_intact(a) for a in record["artifacts"])
-    if record.get("cutlass"):
-        whole = whole and record["cutlass"] == (toolchain.cutlass() or NONE)
-    return record if whole else None
-
-
-def _object_key(request: dict[str, Any]) -> str:
-    flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
-    if request.get("language") == "cuda":
-        own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
-        flags = (*flags, *own, request["arch"], *_cuda_versions())
-        flags += (request["cutlass"],) if request.get("cutlass") else ()
-    asked = (RULES, request["kind"], request["request"])  # with the headers in its sources
-    return toolchain.key(*asked, *flags, toolchain.identity())
-
-
-def _build_key(text: str, device: str, arch: str, forbids: bool) -> str:
-    cuda = (*kernelwright.CUDA_FLAGS, arch, *_cuda_versions()) if arch else ()
-    policy_is = "forbids" if forbids else "any"
-    own = (RULES, headers.digest(), policy_is, text, device, *kernelwright.FLAGS, *cuda)
-    return toolchain.key(*own, toolchain.identity())
-
-
-def _cuda_versions() -> tuple[str, str]:
-    return toolchain.nvcc_version(), kernelwright.nvrtc_version()
-
-
-def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
-    """Returns the artifact of what was compiled before by calling it, or None."""
-    record = _read_json(_path(cache_dir, "objects", key + ".json"))
-    file = dict.fromkeys(("name", "sha256", "path"), str)
-    try:
-        hold(record, file | dict.fromkeys(("key", "kind", "request"), str) | {"libraries": [file]})
-    except ValueError:
-        return None
-    assert record is not None
-    sound = all(map(_intact, [record, *record["libraries"]]))
-    sound = sound and all(triton_cache.names_library(n["name"]) for n in record["libraries"])
-    return record if record["kind"] == TRITON and sound else None
-
-
-def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> dict[str, Any]:
-    """Keeps what a worker has compiled (triton_cache.py) and returns its artifact; all of it, or
-    nothing. ``libraries``: descriptors, by names that names_library has found good. Raises Failed.
-    """
-    path = _path(cache_dir, "objects", key + ".so")
-    artifact: dict[str, Any] = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
-    artifact |= {"path": path, "libraries": []}
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".new-") as folder:
-        whole = os.path.join(folder, "kernels")
-        artifact["sha256"] = _copy(fd, whole, 2 * triton_cache.MAX_BYTES)
-        moves = [(whole, path)]
-        left = triton_cache.MAX_LIBRARY_BYTES
-        for i, (name, library) in enumerate(libraries.items()):
-            place = _path(cache_dir, "objects", f"{key}-{i}.so")
-            moves.append((os.path.join(folder, str(i)), place))
-            sha256 = _copy(library, moves[-1][0], left)
-            left -= os.path.getsize(moves[-1][0])
-            artifact["libraries"].append({"name": name, "sha256": sha256, "path": place})
-        for made, place in moves:
-            os.rename(made, place)
-    _write_json(path.removesuffix(".so") + ".json", artifact)
-    return artifact
-
-
-def _light_header(cache_dir: str) -> str:
-    """The folder with our torch/extension.h, in front of torch's own when compiling load_inline."""
-    return _header_folder(cache_dir, {compilers.SHIM: compilers.LIGHT_HEADER})
-
-
-def _light_tensor(cache_dir: str) -> str:
-    """The same with tensor_light.h in place of torch's headers, for load_inline in CUDA."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    files = dict.fromkeys(compilers.STANDS_FOR, f'#include "{compilers.TENSOR_LIGHT[0]}"\n')
-    for name in compilers.TENSOR_LIGHT:
-        with open(os.path.join(here, name), encoding="utf-8") as f:
-            files[name] = f.read()
-    return _header_folder(cache_dir, files)
-
-
-def _header_folder(cache_dir: str, files: dict[str, str]) -> str:
-    key = toolchain.key(*itertools.chain(*files.items()), toolchain.identity())[:24]
-    folder = os.path.join(os.path.abspath(cache_dir), f"header-{key}")
-    if not os.path.exists(os.path.join(folder, compilers.SHIM)):
-        os.makedirs(os.path.join(folder, compilers.SHIM + ".gch"), mode=0o755, exist_ok=True)
-        for name in sorted(files, key=lambda n: n == compilers.SHIM):  # that one says it is whole
-            os.makedirs(os.path.dirname(os.path.join(folder, name)), mode=0o755, exist_ok=True)
-            _replace(os.path.join(folder, name), files[name].encode())
-    return folder
-
-
-def _header_key(flags: Sequence[str]) -> str:
-    return toolchain.key(*compilers.torch_flags(flags))[:32]
 
 
 def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: str) -> str:
@@ -964,18 +617,18 @@ def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: st
     without.
     """
     cuda = request.get("language") == "cuda"
-    light = _light_tensor(cache_dir) if cuda else _light_header(cache_dir)
+    light = object_cache.light_tensor(cache_dir) if cuda else object_cache.light_header(cache_dir)
     if cuda:
         helper = os.path.join(light, compilers.HELPER)
         if not os.path.exists(helper) and not _made(
             server, light, {"kind": "helper", "cuda": True}, helper, mode
         ):
             return ""
-    seen = os.path.join(light, _header_key(request["flags"]) + ".seen")
+    seen = os.path.join(light, object_cache.header_key(request["flags"]) + ".seen")
     if os.path.exists(seen):
         _warm(server, light, request["flags"], mode, cuda=cuda)
     else:
-        _replace(seen, b"")
+        object_cache.replace_file(seen, b"")
     return light
 
 
@@ -991,7 +644,7 @@ def _ask(
     except Closed:
         end = worker.wait(5)
         if end is not None and end.blameless:
-            raise sandbox.SandboxError(f"a builder {how_it_ended(end)}") from None
+            raise policy.SandboxError(f"a builder {how_it_ended(end)}") from None
         if end is None or end.signal is None:
             return "its process ended by itself", []
         if end.reason == "oom":
@@ -1003,262 +656,8 @@ def _ask(
 
 def _problem_if_dead(worker: Worker, msg: dict[str, Any], timeout: float) -> dict[str, Any] | str:
     answer, fds = _ask(worker, msg, timeout)
-    _close(fds)
+    object_cache.close_all(fds)
     if isinstance(answer, str):
         doing = "importing the candidate" if msg["op"] == "record" else "reading the source"
         return f"{doing}: {answer}"
     return answer
-
-
-def _message(answer: dict[str, Any]) -> str:
-    """What a builder says of its failure."""
-    error = answer.get("error")
-    return sentence(str(error.get("message", "")))[:300] if isinstance(error, dict) else ""
-
-
-def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
-    problems = answer.get("problems")
-    if not answer.get("ok"):
-        problems = [f"reading the source fails: {_message(answer)}"]
-
-    def word(name: str, pattern: str, otherwise: str) -> str:
-        value = answer.get(name)
-        return value if isinstance(value, str) and re.fullmatch(pattern, value) else otherwise
-
-    return {
-        "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
-        "language": word("language", "[a-z]{1,16}", ""),
-        "form": word("form", "native|load_inline|triton|none", "none"),
-        "triton": answer.get("triton") is True,
-        "lazy": answer.get("lazy") is not False,
-        "given": word("given", r"\w{1,100}", ""),
-        "problems": [
-            sentence(str(p)[:500])
-            for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())
-        ],
-    }
-
-
-def _diagnostic_of(problem: str) -> dict[str, Any]:
-    m = re.match(r"line ([0-9]{1,9}): ", problem)
-    return {"line": int(m[1]) if m else 0, "message": problem[m.end() :] if m else problem}
-
-
-def _diagnostics(value: Any) -> list[tuple[int, int, str]]:
-    out = []
-    for item in value[: 10 * DIAGNOSTICS] if isinstance(value, list) else ():
-        if isinstance(item, (list, tuple)) and len(item) == 3:
-            place, text = item[:2], item[2]
-            if all(type(n) is int and 0 <= n < 1 << 31 for n in place) and isinstance(text, str):
-                out.append((*place, sentence(text[:500])))
-    return out[:DIAGNOSTICS]
-
-
-_RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
-_MEANS = ("load_bytes", "store_bytes")
-
-
-def _resources(value: Any) -> list[dict[str, Any]]:
-    """Returns what is known of kernels, from a builder's word or a record."""
-    out: list[dict[str, Any]] = []
-    for item in value[:DIAGNOSTICS] if isinstance(value, list) else ():
-        if not isinstance(item, dict):
-            continue
-        numbers = {n: item.get(n, 0) for n in _RESOURCES}
-        if all(type(v) is int and 0 <= v < 1 << 31 for v in numbers.values()):
-            names = {n: sentence(str(item.get(n, ""))[:500]) for n in ("name", "arch")}
-            out.append(names | numbers | _mix(item))
-    return out
-
-
-def _mix(item: dict[str, Any]) -> dict[str, Any]:
-    """Returns what is known of a kernel's instructions, as far as it is sound."""
-    found: dict[str, Any] = {}
-    counts = item.get("instructions")
-    if isinstance(counts, dict):
-        sound = {k: v for k, v in counts.items() if k in sass.CLASSES and type(v) is int}
-        found["instructions"] = {k: v for k, v in sound.items() if 0 < v < 1 << 31}
-    for n in _MEANS:
-        mean = item.get(n, 0)
-        if type(mean) in (int, float) and 0 < mean <= 64:
-            found[n] = float(mean)
-    if type(item.get("warps")) is int and 0 < item["warps"] <= 64:
-        found["warps"] = item["warps"]
-    return found
-
-
-def _unique(found: Any) -> list[dict[str, Any]]:
-    seen = {(d["line"], d["message"]): d for d in found}
-    return list(seen.values())[:DIAGNOSTICS]
-
-
-def _beside(text: str, sources: Sequence[str]) -> str:
-    """Returns a file without the sources that were built, where they stand in it as they are: every
-    byte of the Python that runs.
-    """
-    for built in sorted({s for s in sources if "\n" in s}, key=lambda s: (-len(s), s)):
-        text = text.replace(built, "\0")
-    return text
-
-
-# Where g++ ("source0.cpp:10:5: error") and nvcc ("source0.cu(10): error") say that something is, in
-# which function, and g++'s quotation of a line ("   10 |     float n;").
-_SAID_AT = re.compile(r"\bsource(\d{1,4})\.(?:cpp|cu)([:(])(\d{1,9})")
-_WITHIN = re.compile(r"^source\d{1,4}\.(?:cpp|cu): ")  # "source0.cpp: In function ‘...’:"
-_QUOTED = re.compile(r"^( *\d{1,9})( \|)")
-
-
-class Lines:
-    """Finds the lines of C++ sources in the Python file that holds them, by comparing text.
-
-    Nothing else is reliable: a source may be a literal, a join of literals, or come out of a
-    format.
-    """
-
-    def __init__(self, text: str, sources: Sequence[str]) -> None:
-        self._file = [line.strip() for line in text.split("\n")]
-        self._where: dict[str, list[int]] = {}
-        for i, line in enumerate(self._file, 1):
-            if line:
-                self._where.setdefault(line, []).append(i)
-        self._sources = [headers.apart(s).split("\n") for s in sources]
-        self._offsets = [self._offset(s) for s in self._sources]
-
-    def _offset(self, lines: list[str]) -> int:
-        votes: dict[int, int] = {}
-        for i, line in enumerate(lines[:VOTERS], 1):
-            for n in self._where.get(line.strip(), ())[:50]:
-                votes[n - i] = votes.get(n - i, 0) + 1
-        return max(votes, key=lambda o: (votes[o], -o)) if votes else 0
-
-    def line(self, source: int, number: int) -> int:
-        """The line of the file, or 0 where it cannot be told."""
-        if not (0 <= source < len(self._sources) and 0 < number <= len(self._sources[source])):
-            return 0
-        wanted = self._sources[source][number - 1].strip()
-        guess = number + self._offsets[source]
-        if 0 < guess <= len(self._file) and wanted in self._file[guess - 1]:
-            return guess
-        found = self._where.get(wanted, [])
-        return found[0] if len(found) == 1 else 0
-
-    def diagnostic(self, d: tuple[int, int, str]) -> dict[str, Any]:
-        return {"line": self.line(d[0], d[1]), "message": d[2]}
-
-    def renumbered(self, log: str) -> str:
-        """Returns a compiler's log with the file's lines in place of a source's, also before the
-        code that it quotes. What it says of places that are not in the file stays.
-        """
-        source = 0
-
-        def place(m: re.Match[str]) -> str:
-            nonlocal source
-            source = int(m[1])
-            number = self.line(source, int(m[3]))
-            return f"candidate.py{m[2]}{number}" if number else m[0]
-
-        def quoted(m: re.Match[str]) -> str:
-            number = self.line(source, int(m[1]))
-            return f"{number:{len(m[1])}}{m[2]}" if number else m[0]
-
-        said = []
-        for line in log.split("\n"):
-            moved = _WITHIN.sub("candidate.py: ", _SAID_AT.sub(place, line))
-            said.append(moved if moved != line else _QUOTED.sub(quoted, line))
-        return "\n".join(said)
-
-
-def _intact(artifact: dict[str, Any]) -> bool:
-    try:
-        with open(artifact["path"], "rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest() == artifact["sha256"]
-    except (OSError, KeyError):
-        return False
-
-
-def _path(cache_dir: str, folder: str, name: str) -> str:
-    place = os.path.join(os.path.abspath(cache_dir), folder)
-    os.makedirs(place, exist_ok=True)
-    return os.path.join(place, name)
-
-
-def _replace(path: str, data: bytes) -> None:
-    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-    try:
-        with os.fdopen(fd, "wb") as f:
-            f.write(data)
-        os.chmod(temporary, 0o644)
-        os.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _read(fd: int, offset: int) -> bytes:
-    """Reads on in what another process made, who may have opened it for writing alone."""
-    try:
-        return os.pread(fd, 1 << 20, offset)
-    except OSError as e:
-        raise Failed("build_failed", f"what was built cannot be read: {e.strerror}") from e
-
-
-def _copy(fd: int, path: str, limit: int) -> str:
-    """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise Failed("build_failed", "what was built is no file")
-    digest = hashlib.sha256()
-    out, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-    try:
-        with os.fdopen(out, "wb") as f:
-            offset = 0
-            while piece := _read(fd, offset):
-                offset += len(piece)
-                if offset > limit:
-                    raise Failed("build_failed", f"the built object is larger than {limit} bytes")
-                digest.update(piece)
-                f.write(piece)
-        os.chmod(temporary, 0o644)
-        os.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return digest.hexdigest()
-
-
-def _sealed(data: bytes, name: str) -> int:
-    # The kernel takes 249 bytes, and a letter may have four.
-    fd = os.memfd_create(name[:60], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with open(fd, "wb", closefd=False) as f:
-        f.write(data)
-    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    return fd
-
-
-def _close(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-
-
-def _read_json(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, encoding="utf-8") as f:
-            value = json.load(f)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _write_json(path: str, value: dict[str, Any]) -> None:
-    _replace(path, json.dumps(value, separators=(",", ":")).encode())
-
-
-def free(cache_dir: str) -> None:
-    """Removes everything that was built and kept."""
-    for name in ("objects", "builds", "facts"):
-        shutil.rmtree(os.path.join(cache_dir, name), ignore_errors=True)
-
-
-__all__ = ["build", "export", "free", "open_artifacts", "parse", "sandbox", "warm_extension"]

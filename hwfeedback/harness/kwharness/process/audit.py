@@ -1,6 +1,6 @@
 """What a worker tries that is not its business: calls that its filter denies, files of others.
 
-A filter of ``sandbox`` asks whoever holds its listener about such calls (seccomp_unotify(2)); the
+A filter of ``seccomp`` asks whoever holds its listener about such calls (seccomp_unotify(2)); the
 fork server answers from its loop. Nothing rests on what is heard here: a call is denied, and a file
 is not there, whether or not anybody listens. It says what a candidate was after.
 """
@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 
 from kwharness.base import process_memory
-from kwharness.process import sandbox
+from kwharness.process import policy, seccomp
 
 _RECV, _SEND, _GO_ON = 0xC0502100, 0xC0182101, 1
 _VALID = (0x40082102, 0x80082102)  # the second one before Linux 5.17
@@ -50,12 +50,12 @@ _AT_FDCWD = -100
 class Listener:
     """Answers and counts, for the fork server's loop: ``fd`` becomes readable with each call."""
 
-    def __init__(self, fd: int, settings: sandbox.Settings) -> None:
+    def __init__(self, fd: int, settings: policy.Settings) -> None:
         self.fd = fd
         self.refused: dict[str, int] = {}  # system calls by name
         self.files: dict[str, int] = {}  # what it would open and is not its own, by path
-        self._names, self._opens = sandbox.listened()
-        visible = [*sandbox.SYSTEM_PATHS, *sandbox.python_paths(), *settings.read_only]
+        self._names, self._opens = seccomp.listened()
+        visible = [*policy.SYSTEM_PATHS, *policy.python_paths(), *settings.read_only]
         self._visible = {posixpath.normpath(p) for p in visible if p}
         self._visible |= {os.path.realpath(p) for p in self._visible}
         self._visible |= {*_COMMON, *(f"/dev/{name}" for name in settings.devices())}
@@ -88,7 +88,7 @@ class Listener:
         else:
             self.refused[name] = self.refused.get(name, 0) + 1
         # Linux before 5.5 lets nothing go on.
-        for answer in [go_on, no] if opened is not None or name in sandbox.NAMED else [no]:
+        for answer in [go_on, no] if opened is not None or name in seccomp.NAMED else [no]:
             with contextlib.suppress(OSError):  # or the caller is gone
                 fcntl.ioctl(self.fd, _SEND, answer)
                 break
@@ -158,7 +158,7 @@ def _above(path: str) -> list[str]:
 def _changes(name: str, arguments: Sequence[int]) -> bool:
     """Whether a call changes its file, or opens it to. openat2 says it in memory."""
     flags = {"open": 1, "openat": 2}.get(name)
-    return name != "openat2" if flags is None else bool(arguments[flags] & sandbox.WRITES)
+    return name != "openat2" if flags is None else bool(arguments[flags] & seccomp.WRITES)
 
 
 def _text_of(pid: int, address: int) -> bytes:

@@ -37,39 +37,32 @@ from __future__ import annotations
 import os
 import sys
 
-CONTROL_FD = 3
 if __name__ == "__main__":
     sys.path.insert(0, os.path.realpath(os.path.join(__file__, "..", "..", "..")))
 
 from kwharness.process import parent
 
 if __name__ == "__main__" and "--path" not in sys.argv:  # one kept warm outlives its starter
-    parent.follow(CONTROL_FD)
+    parent.follow(parent.CONTROL_FD)
 
 import argparse
 import contextlib
 import gc
 import importlib
 import json
-import math
 import resource
 import select
 import shutil
 import signal
 import socket
 import struct
-import tempfile
-import threading
 import time
-import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kwharness.base import process_memory
-from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
+from kwharness.base.protocol import Channel, Closed, ProtocolError
 from kwharness.machine import allocator
-from kwharness.process import sandbox
+from kwharness.process import linux, policy, spawn_request, worker_start
 from kwharness.process.audit import Listener
 
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
@@ -78,72 +71,6 @@ HUGE_S = 0.2  # of a start may go into quicker forks: a twentieth of what import
 REST_S = 60.0  # that a referee waits for who comes next, as long as it keeps what it has for them
 LARGE = 0.25  # of the memory that it may use: a worker that was killed below that was in the way
 LOG_KEPT = 64 << 10  # bytes: the first quarter and the last three quarters of what a worker printed
-START_TIMEOUT = 30.0  # seconds a new worker waits for its start message
-MODULES = {
-    "referee": "kwharness.referee.main",
-    "reference": "kwharness.workers.reference",
-    "candidate": "kwharness.workers.candidate",
-    "builder": "kwharness.workers.builder",
-    "profiler": "kwharness.workers.profiler",
-}
-# Costly imports that start no thread, done in the server when a worker first asks, so that its
-# successors have them.
-PREIMPORTS = {
-    "compile": (
-        "torch._dynamo",
-        "torch._inductor.compile_fx",
-        "torch._dynamo.backends.inductor",
-        "torch._dynamo.repro.after_dynamo",
-        "torch._inductor.bounds",
-        "torch._inductor.choices",
-        "torch._inductor.codegen.cpp_wrapper_cpu",
-        "torch.utils.cpp_extension",
-    ),
-    # What a first compilation for a GPU imports besides: a second, where Python has not kept them
-    # compiled.
-    "compile_gpu": (
-        "sympy.physics.units",
-        "torch._dynamo.backends.cudagraphs",
-        "torch._inductor.codegen.cpp_wrapper_gpu",
-        "torch._inductor.codegen.cuda_combined_scheduling",
-        "torch._inductor.codegen.pallas",
-        "torch._inductor.fx_passes.fuse_attention",
-        "torch._inductor.fx_passes.quantization",
-        *(f"torch._inductor.fx_passes.serialized_patterns._sfdp_pattern_{n}" for n in range(1, 28)),
-        "torch._inductor.runtime.caching",
-        "torch._inductor.runtime.triton_heuristics",
-        "torch.distributed.tensor.experimental",
-        "torch.export._trace",
-        "torch.fx.experimental.validator",
-        "triton.compiler.code_generator",
-        "triton.tools.tensor_descriptor",
-    ),
-    "extension": ("torch.utils.cpp_extension",),
-    # What operators are taken apart with, where rounding is simulated.
-    "noise": (
-        "sympy",
-        "torch.fx.experimental.symbolic_shapes",
-        "torch._dynamo",
-        "torch.utils.flop_counter",
-    ),
-}
-
-
-@dataclass
-class Exit:
-    """How a worker ended. ``reason``: "exited", "signalled", "killed" (by us), "oom" (the kernel's
-    SIGKILL, for the memory or the processor time that it used), "foreign" (a SIGKILL from outside,
-    or the kernel's for want of memory that others hold), "lost" (the fork server is gone).
-    """
-
-    code: int | None
-    signal: int | None
-    reason: str
-
-    @property
-    def blameless(self) -> bool:
-        """Whether nothing that it did is why it ended."""
-        return self.reason in ("foreign", "lost")
 
 
 class Log:
@@ -184,8 +111,8 @@ class Child:
     contained: bool  # pid 1 of its own namespace
     scratch: str = ""
     mode: str = ""
-    limits: sandbox.Limits = field(default_factory=sandbox.Limits)
-    settings: sandbox.Settings | None = None
+    limits: policy.Limits = field(default_factory=policy.Limits)
+    settings: policy.Settings | None = None
     listener: Listener | None = None  # hears what it tries that is not its business
     status: bytearray = field(default_factory=bytearray)
     log: Log = field(default_factory=Log)
@@ -240,7 +167,7 @@ class Server:
         self.poll.register(self.wake_r.fileno(), select.POLLIN)
         signal.set_wakeup_fd(self.wake_w.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        sandbox.no_word_of_stopped_children()
+        linux.no_word_of_stopped_children()
         if self.listens:
             control.setblocking(False)
             self.poll.register(control.fileno(), select.POLLIN)
@@ -348,7 +275,7 @@ class Server:
         if kind == "spawn":
             try:
                 self._spawn(connection, msg, fds)
-            except (OSError, ValueError, TypeError, KeyError, sandbox.SandboxError) as e:
+            except (OSError, ValueError, TypeError, KeyError, policy.SandboxError) as e:
                 connection.channel.send(
                     {"type": "failed", "id": ident, "message": str(e)}, timeout=5
                 )
@@ -374,13 +301,13 @@ class Server:
             raise ProtocolError(f"unknown request {kind!r:.40}")
 
     def _spawn(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
-        settings, names = wanted(msg)
+        settings, names = spawn_request.wanted(msg)
         role = settings.profile
         if not fds:
             raise ValueError("a spawn needs the worker's socket")
         if msg["id"] in connection.children:
             raise ValueError(f"id {msg['id']!r:.40} is in use")
-        preimport(names)
+        spawn_request.preimport(names)
         extra = list(fds)
         if role == "referee":
             if self._woken(connection, msg, fds[0]):
@@ -389,7 +316,7 @@ class Server:
             extra.insert(1, theirs.fileno())
             pid = os.fork()
             if pid == 0:
-                _run_child(lambda: _trusted(role, msg.get("config"), extra))
+                worker_start.run_child(lambda: worker_start.trusted(role, msg.get("config"), extra))
             theirs.close()
             child = Child(pid, msg["id"], connection, role, -1, -1, -1, False)
             child.config, child.own = msg.get("config"), self._adopt(ours)
@@ -402,7 +329,11 @@ class Server:
         log_r, log_w = os.pipe()
         middle = os.fork()
         if middle == 0:
-            _run_child(lambda: _middle(settings, msg.get("config"), extra, status_w, life_r, log_w))
+            worker_start.run_child(
+                lambda: worker_start.between(
+                    settings, msg.get("config"), extra, status_w, life_r, log_w
+                )
+            )
         for fd in (status_w, life_r, log_w):
             os.close(fd)
         os.waitpid(middle, 0)  # it lives for two system calls and a fork
@@ -424,7 +355,7 @@ class Server:
             first["contained"],
             first["scratch"],
             settings.mode,
-            sandbox.limits(settings),
+            policy.limits(settings),
             settings,
         )
         self._register(child)
@@ -667,56 +598,6 @@ def _who_killed(child: Child, used: resource.struct_rusage) -> str:
     return "oom" if big or long or not child.contained else "foreign"
 
 
-def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
-    """Returns what a spawn asks for: its settings, and what to import for it before. Raises
-    ValueError for what is no such request.
-    """
-
-    def texts(value: Any) -> list[str]:
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise ValueError(f"no list of texts: {value!r:.40}")
-        return value
-
-    def number(value: Any) -> int:
-        if type(value) not in (int, float) or not 0 <= value < 1 << 62:
-            raise ValueError(f"no limit: {value!r:.40}")
-        return int(value)
-
-    role, given = msg.get("role"), msg.get("settings") or {}
-    if not isinstance(role, str) or role not in MODULES:
-        raise ValueError(f"unknown role {role!r:.40}")
-    if not isinstance(given, dict) or not isinstance(given.get("limits") or {}, dict):
-        raise ValueError(f"no settings: {given!r:.40}")
-    if not isinstance(msg.get("config") or {}, dict):
-        raise ValueError(f"no config: {msg['config']!r:.40}")
-    settings = sandbox.Settings(
-        profile=role,
-        mode="weak" if given.get("mode") == "weak" else "strict",
-        read_only=texts(given.get("read_only") or []),
-        threads=number(given.get("threads") or 1),
-        limits={k: number(v) for k, v in (given.get("limits") or {}).items() if v},
-        gpu=None if given.get("gpu") is None else number(given["gpu"]),
-        gpu_uuid=str(given.get("gpu_uuid") or "")[:80],
-        tools=given.get("tools") is True,
-    )
-    return settings, texts(given.get("preimport") or [])
-
-
-def preimport(names: Sequence[str]) -> None:
-    """Imports a named group of modules. Raises ValueError for an unknown name."""
-    before = tempfile.tempdir
-    tempfile.tempdir = "/tmp"  # torch keeps its name; whatever TMPDIR says is not there in a worker
-    try:
-        for name in names:
-            if name not in PREIMPORTS:
-                raise ValueError(f"unknown preimport {name!r:.40}")
-            for module in PREIMPORTS[name]:
-                with contextlib.suppress(ImportError):  # private modules move between versions
-                    importlib.import_module(module)
-    finally:
-        tempfile.tempdir = before
-
-
 def _read_line(fd: int) -> dict[str, Any]:
     data = b""
     while not data.endswith(b"\n"):
@@ -732,403 +613,6 @@ def _read_line(fd: int) -> dict[str, Any]:
         return {}
 
 
-def _run_child(body: Any) -> None:
-    """Runs the body in a fresh fork. Never returns."""
-    code = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        body()
-        code = 0
-    except SystemExit as e:
-        code = e.code if isinstance(e.code, int) else int(e.code is not None)
-    except BaseException:
-        with contextlib.suppress(BaseException):
-            traceback.print_exc()
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code & 0xFF)
-
-
-def _keep_only(kept: Sequence[int]) -> None:
-    """Closes every descriptor but these and the standard three."""
-    previous = 2
-    for fd in sorted({*kept, 0, 1, 2}):
-        if fd > previous + 1:
-            os.closerange(previous + 1, fd)
-        previous = max(previous, fd)
-    os.closerange(previous + 1, 1 << 20)
-
-
-def _trusted(role: str, config: dict[str, Any] | None, fds: list[int]) -> None:
-    sandbox.die_with_parent()
-    _keep_only(fds)
-    _serve_role(role, config, fds)
-
-
-def _middle(
-    settings: sandbox.Settings,
-    config: dict[str, Any] | None,
-    fds: list[int],
-    status: int,
-    life: int,
-    log: int,
-) -> None:
-    """Between server and worker: a pid namespace holds the children of whoever asked for it, not
-    the asker.
-    """
-    _keep_only([*fds, status, life, log])
-    try:
-        departure = sandbox.leave_host(settings)
-    except (OSError, sandbox.SandboxError) as e:
-        os.write(status, json.dumps({"error": str(e)}).encode() + b"\n")
-        return
-    pid = os.fork()
-    if pid == 0:
-        _run_child(lambda: _worker(settings, departure, config, fds, status, life, log))
-    first = {
-        "pid": pid,
-        "contained": "pid namespace" in departure.namespaces,
-        "scratch": departure.scratch,
-    }
-    os.write(status, json.dumps(first).encode() + b"\n")
-
-
-def _worker(
-    settings: sandbox.Settings,
-    departure: sandbox.Departure,
-    config: dict[str, Any] | None,
-    fds: list[int],
-    status: int,
-    life: int,
-    log: int,
-) -> None:
-    if os.read(life, 1) != b"g":  # the server adopts this process first; end of file: it is gone
-        return
-    os.setsid()
-    null = os.open("/dev/null", os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(null)
-    os.close(log)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
-    for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(caught, signal.SIG_DFL)
-    try:
-        missing, listener = sandbox.confine(settings, departure)
-    except (OSError, sandbox.SandboxError, ValueError) as e:
-        os.write(status, json.dumps({"error": str(e)}).encode())
-        return
-    if listener >= 0:
-        sock = socket.socket(fileno=status)
-        socket.send_fds(sock, [b" "], [listener])
-        sock.detach()
-        os.close(listener)
-    poll = select.poll()
-    poll.register(life, select.POLLIN)
-    if poll.poll(0):  # the server died before its death could have reached this process
-        return
-    home = departure.scratch or "/tmp"
-    new = sandbox.environment(settings, home)
-    os.environ.clear()
-    os.environ.update(new)
-    tempfile.tempdir = None
-    os.chdir(home)
-    import torch
-
-    torch.set_num_threads(
-        max(1, settings.threads)
-    )  # the OpenMP runtime read its environment in the server
-    os.write(status, json.dumps({"missing": missing}).encode())
-    os.close(status)
-    os.close(life)
-    gc.unfreeze()
-    _serve_role(settings.profile, config, fds)
-
-
-def _serve_role(role: str, config: dict[str, Any] | None, fds: list[int]) -> None:
-    channel = Channel.of_fd(fds[0])
-    given = list(fds[1:])
-    try:
-        if config is None:
-            msg, more = channel.recv(START_TIMEOUT)
-            if msg.get("type") != "start":
-                raise ProtocolError(f"expected start, got {msg.get('type')!r:.40}")
-            config = msg.get("config") or {}
-            given += more
-        module = importlib.import_module(MODULES[role])
-        module.main(channel, config, given)
-    except Closed:
-        pass  # whoever asked is gone: so are we
-    finally:
-        channel.close()
-
-
-class Worker:
-    """A spawned process, seen from whoever asked for it."""
-
-    def __init__(self, server: ForkServer, ident: int, channel: Channel) -> None:
-        self.channel = channel
-        self.pid = 0
-        self.mode = ""
-        self.missing: list[str] = []
-        # As far as is known: system calls by name, and files that are not its own by path.
-        self.refused: dict[str, int] = {}
-        self.files: dict[str, int] = {}
-        self._server = server
-        self._id = ident
-        self._exit: Exit | None = None
-        self._log = ""
-
-    def log(self) -> str:
-        """The end of what it printed, at most 64 KiB. Foreign text."""
-        if self._exit is None and self._server.alive:
-            answer = self._server._ask({"type": "log", "id": self._id}, "log", timeout=10)
-            if self._exit is None and answer is not None:
-                self._log = answer.get("log", "")
-                self._tried(answer)
-        return self._log
-
-    def _tried(self, msg: dict[str, Any]) -> None:
-        self.refused, self.files = msg.get("refused") or {}, msg.get("files") or {}
-
-    def kill(self) -> None:
-        """Kills it and all its descendants; ``wait`` tells when they are gone. Idempotent."""
-        self.end()
-        self.channel.close()
-
-    def end(self) -> None:
-        """The same, but whoever talks to it finds it gone by himself: from any thread."""
-        if self._exit is None:
-            self._server._send({"type": "kill", "id": self._id})
-
-    def wait(self, timeout: float | None = None) -> Exit | None:
-        """How it ended, or None if it has not within ``timeout`` seconds."""
-        self._server._pump(lambda: self._exit is not None, timeout)
-        return self._exit
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-        self.wait(10)
-
-
-class ForkServer:
-    """The client's side of one connection. Safe to use from several threads."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._lock = threading.RLock()
-        self._arrived = threading.Condition(self._lock)
-        self._reading = False
-        self._workers: dict[int, Worker] = {}
-        self._answers: dict[tuple[str, int], dict[str, Any]] = {}
-        self._next = 0
-        self.alive = True
-
-    def spawn(
-        self,
-        role: str,
-        config: dict[str, Any],
-        fds: Sequence[int] = (),
-        *,
-        limits: dict[str, Any] | None = None,
-        timeout: float = 60.0,
-    ) -> Worker:
-        """Starts a worker and returns once it is confined.
-
-        ``config`` and ``fds`` go to the worker's ``main`` and not through the server. Of the config
-        the sandbox reads: ``sandbox`` ("strict" or "weak"), ``threads``, ``read_only`` (host paths
-        to show), ``preimport`` (names in PREIMPORTS), ``inductor_cache``, ``gpu`` (the number of
-        the one that it may use), ``tools`` (whether NVIDIA's may look at what it starts).
-        ``limits``: memory_bytes, processes, open_files, cpu_s, file_bytes, tmp_bytes. Raises
-        sandbox.SandboxError when it cannot be confined, Closed when the server is gone.
-        """
-        read_only = list(config.get("read_only") or ())
-        if config.get("inductor_cache"):
-            read_only.append(config["inductor_cache"])
-        settings = {
-            "mode": config.get("sandbox", "strict"),
-            "threads": config.get("threads", 1),
-            "read_only": read_only,
-            "gpu": config.get("gpu"),
-            "gpu_uuid": config.get("gpu_uuid"),
-            "tools": config.get("tools") is True,
-            "preimport": list(config.get("preimport") or ()),
-            "limits": dict(limits or {}),
-        }
-        ours, theirs = Channel.pair(MAX_WORKER_FRAME)
-        with self._lock:
-            self._next += 1
-            worker = Worker(self, self._next, ours)
-            self._workers[worker._id] = worker
-        msg = {"type": "spawn", "id": worker._id, "role": role, "settings": settings}
-        try:
-            self._send(msg, [theirs.fileno()])
-        finally:
-            theirs.close()
-        with contextlib.suppress(Closed):
-            ours.send({"type": "start", "config": config}, fds)
-        answer = self._answer("spawned", worker._id, timeout)
-        if answer is None or answer["type"] == "failed":
-            with self._lock:
-                self._workers.pop(worker._id, None)
-            ours.close()
-            if answer is None and self.alive:
-                self._send({"type": "kill", "id": worker._id})
-                raise Timeout(f"no worker within {timeout:g} s")
-            if answer is None:
-                raise Closed("the fork server is gone")
-            raise sandbox.SandboxError(answer.get("message") or "the worker could not be started")
-        worker.pid = int(answer["pid"])
-        worker.mode = str(answer.get("mode", ""))
-        worker.missing = [str(m) for m in answer.get("missing") or ()]
-        if not process_memory.readable(worker.pid):
-            worker.missing.append("reads of a worker's memory")
-        return worker
-
-    def ping(self) -> dict[str, Any]:
-        """The server's state: its threads (1, or something is wrong) and how many workers live."""
-        with self._lock:
-            self._next += 1
-            ident = self._next
-        self._send({"type": "ping", "id": ident})
-        answer = self._answer("pong", ident, 10)
-        if answer is None:
-            raise Closed("the fork server does not answer")
-        return answer
-
-    def close(self) -> None:
-        """Ends the connection: the server kills what was spawned over it."""
-        self.alive = False
-        self._channel.close()
-
-    def fileno(self) -> int:
-        return self._channel.fileno()
-
-    def _ask(self, msg: dict[str, Any], kind: str, timeout: float) -> dict[str, Any] | None:
-        self._send(msg)
-        return self._answer(kind, msg["id"], timeout)
-
-    def _answer(self, kind: str, ident: int, timeout: float) -> dict[str, Any] | None:
-        self._pump(lambda: (kind, ident) in self._answers, timeout)
-        with self._lock:
-            return self._answers.pop((kind, ident), None)
-
-    def _send(self, msg: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        with self._lock:
-            if not self.alive:
-                return
-            try:
-                self._channel.send(msg, fds)
-            except ProtocolError:
-                self._lost()
-
-    def _pump(self, done: Any, timeout: float | None) -> None:
-        """Reads events until ``done()``. One thread reads for all, and waits without the lock."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        with self._lock:
-            while not done() and self.alive:
-                left = min(0.1, max(deadline - time.monotonic(), 0.0))
-                if self._reading:
-                    self._arrived.wait(left)
-                else:
-                    self._reading = True
-                    try:
-                        self._read(left)
-                    finally:
-                        self._reading = False
-                        self._arrived.notify_all()
-                if left <= 0:
-                    return
-
-    def _read(self, wait: float) -> None:
-        """Takes what has arrived, or what arrives within so many seconds. Holds the lock once."""
-        if not self._channel.pending():
-            self._lock.release()
-            try:
-                with contextlib.suppress(OSError, ValueError):
-                    select.select([self._channel.fileno()], [], [], wait)
-            finally:
-                self._lock.acquire()
-        try:
-            while self.alive and self._channel.pending():
-                msg, fds = self._channel.recv(0)
-                for fd in fds:
-                    os.close(fd)
-                self._dispatch(msg)
-        except ProtocolError:
-            self._lost()
-
-    def _dispatch(self, msg: dict[str, Any]) -> None:
-        kind: Any = msg.get("type")
-        ident: Any = msg.get("id")
-        if kind == "exited":
-            worker = self._workers.pop(ident, None)
-            if worker is not None:
-                worker._log = msg.get("log") or ""
-                worker._tried(msg)
-                worker._exit = Exit(
-                    msg.get("code"), msg.get("signal"), msg.get("reason") or "exited"
-                )
-        else:
-            self._answers["spawned" if kind == "failed" else kind, ident] = msg
-
-    def _lost(self) -> None:
-        self.alive = False
-        for worker in self._workers.values():
-            worker._exit = worker._exit or Exit(None, None, "lost")
-        self._workers.clear()
-
-
-def connect(fd: int) -> ForkServer:
-    """Takes over a descriptor connected to the server: the first one that the referee is given."""
-    return ForkServer(Channel.of_fd(fd))
-
-
-def start(
-    python: str = sys.executable,
-    env: dict[str, str] | None = None,
-    script: str = __file__,
-    more: Sequence[str] = (),
-) -> tuple[ForkServer, Any]:
-    """Starts a server as a child of this process, for tests and tools; ``more``: words of its
-    command. Returns it and its Popen.
-    """
-    import subprocess
-
-    ours, theirs = Channel.pair()
-    keep = theirs.fileno()
-
-    def place() -> None:
-        os.dup2(keep, CONTROL_FD)
-
-    process = subprocess.Popen(
-        [python, "-I", "-B", os.path.realpath(script), *more],
-        env=env
-        if env is not None
-        else {
-            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-            "LANG": "C.UTF-8",
-            allocator.FOLDER: f"{tempfile.gettempdir()}/kernelwright-{os.getuid()}",
-        },
-        stdin=subprocess.DEVNULL,
-        pass_fds=[CONTROL_FD] if keep == CONTROL_FD else [keep, CONTROL_FD],
-        preexec_fn=place,
-        start_new_session=True,
-    )
-    theirs.close()
-    ready, _ = ours.recv(120)
-    if ready.get("type") != "ready":
-        raise ProtocolError(f"expected ready, got {ready!r:.200}")
-    return ForkServer(ours), process
-
-
 def main() -> None:
     allocator.preload()
     # Set before torch comes in: each would start threads, or a pool of processes, where only one
@@ -1136,28 +620,28 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    os.environ |= sandbox.NO_GPU
+    os.environ |= policy.NO_GPU
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for whoever started us
     parser = argparse.ArgumentParser(description="The fork server: see its source.")
     parser.add_argument("--path", default="", help="of the socket, where descriptor 3 listens")
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--huge", type=float, default=HUGE_S, metavar="SECONDS", help="HUGE_S")
     args = parser.parse_args()
-    control = socket.socket(fileno=CONTROL_FD)
-    os.set_inheritable(CONTROL_FD, False)
+    control = socket.socket(fileno=parent.CONTROL_FD)
+    os.set_inheritable(parent.CONTROL_FD, False)
     with allocator.heap_in_huge_pages(HEAP_BYTES):
         import torch  # noqa: F401
 
         with contextlib.suppress(ImportError):
             import numpy.random  # noqa: F401  # seeded in every worker, and lazy
 
-        for module in MODULES.values():
+        for module in worker_start.MODULES.values():
             # Where one is broken its worker will say so; the others must go on.
             with contextlib.suppress(Exception):
                 prepare = getattr(importlib.import_module(module), "prepare", None)
                 if prepare is not None:  # what its processes would else do once each
                     prepare()
-    sandbox.become_subreaper()
+    linux.become_subreaper()
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:
         raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")
@@ -1165,7 +649,7 @@ def main() -> None:
     gc.freeze()
     allocator.collapse(args.huge)
     if not args.path:
-        parent.lead(CONTROL_FD)
+        parent.lead(parent.CONTROL_FD)
     Server(control, args.path, args.idle).serve()
 
 

@@ -15,6 +15,8 @@ import os
 import select
 import signal
 
+CONTROL_FD = 3  # the connection to whoever started this process
+
 
 def follow(fd: int) -> None:
     """Has this process killed as soon as the peer of the connected socket ``fd`` is gone; with its

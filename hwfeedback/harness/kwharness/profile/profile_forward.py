@@ -23,20 +23,14 @@ from typing import Any
 import torch
 
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
-from kwharness.clients.clients import (
-    GUARD,
-    CandidateClient,
-    WorkerError,
-    WorkerFailure,
-    WorkerGone,
-    WorkerLate,
-    sentence,
-)
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.client import GUARD
+from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, WorkerLate, sentence
 from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import toolchain
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.profile import ncu
 from kwharness.standalone import interpreter
 
@@ -145,7 +139,7 @@ class Seen:
 
 
 class Served:
-    """A candidate's process under ncu, as clients.Spawned: the process that is spawned is the one
+    """A candidate's process under ncu, as errors.Spawned: the process that is spawned is the one
     that waits for ncu's report.
     """
 

@@ -10,7 +10,7 @@ import torch
 
 import kernelwright
 from kwharness.machine import toolchain
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 
 DRIVER = "/proc/driver/nvidia/params"
 CUTLASS = "set CUTLASS_PATH to a checkout of it"

@@ -31,11 +31,10 @@ import torch
 import kernelwright
 from kwharness.attribution import trace
 from kwharness.base.protocol import ProtocolError, Timeout
-from kwharness.build import builder_client, forbidden
-from kwharness.clients.clients import (
-    CandidateClient,
-    Client,
-    ReferenceClient,
+from kwharness.build import builder_client, forbidden, object_cache
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.client import Client
+from kwharness.clients.errors import (
     Spawned,
     WorkerError,
     WorkerFailure,
@@ -46,6 +45,7 @@ from kwharness.clients.clients import (
     ran_out,
     sentence,
 )
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.clients.workshop import Workshop
 from kwharness.export import describe, file_facts
 from kwharness.machine import device as devices
@@ -59,7 +59,7 @@ from kwharness.model.state import NOTHING, Carried, bytes_of
 from kwharness.numerics import correctness, families, input_structure
 from kwharness.numerics.correctness import Scale
 from kwharness.process import sandbox
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.profile import ncu, profile_forward
 from kwharness.referee.warm_pool import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from kwharness.standalone import interpreter, sanitizers, usage
@@ -677,7 +677,7 @@ class Evaluation:
             with self.costs.part("load"), faults("importing the candidate", client):
                 artifacts = p.artifacts()
                 self._give_libraries(client, artifacts)
-                opened = builder_client.open_artifacts({"artifacts": artifacts})
+                opened = object_cache.open_artifacts({"artifacts": artifacts})
                 client.load(
                     p.source,
                     [builder_client.as_given(a) for a in artifacts],
@@ -703,7 +703,7 @@ class Evaluation:
         made = [one for a in artifacts for one in a.get("libraries") or ()]
         fds: list[int] = []
         try:
-            fds += [builder_client.opened(one) for one in made]
+            fds += [object_cache.opened(one) for one in made]
             names = [one["name"] for one in made]
             client.give_libraries(list(zip(names, fds, strict=True)))
         finally:
@@ -978,7 +978,7 @@ class Evaluation:
         forward where programs may be started.
         """
         key = self._called_key(program)
-        kept = builder_client.kept_kernels(self._called_in, key)
+        kept = object_cache.kept_kernels(self._called_in, key)
         kept = kept or self._compiled_kernels(reference, program, key)
         if kept is not None:
             before = program.build.get("artifacts") or []
@@ -992,7 +992,7 @@ class Evaluation:
         precision = str(self.request.get("precision") or "float32")
         how = (str(self.eval_mode), precision, "custom" if self._requires_custom() else "any")
         text = (program.source, self.task["source"])
-        return toolchain.key("called", builder_client.RULES, *text, *where, *how)
+        return toolchain.key("called", object_cache.RULES, *text, *where, *how)
 
     @contextmanager
     def _keeps_called(self) -> Iterator[None]:
@@ -1038,7 +1038,7 @@ class Evaluation:
             if fd < 0:
                 return None
             try:
-                return builder_client.keep_kernels(self._called_in, key, fd, libraries)
+                return object_cache.keep_kernels(self._called_in, key, fd, libraries)
             except builder_client.Failed as e:
                 raise Fault(e.status, f"compiling what it calls: {e}") from e
             finally:

@@ -21,13 +21,13 @@ import torch
 
 import kernelwright
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
-from kwharness.build import builder_client
-from kwharness.clients import clients
+from kwharness.build import builder_client, reports
+from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
 from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
-from kwharness.process import forkserver, sandbox
-from kwharness.process.sandbox import SandboxError
+from kwharness.process import fork_client, sandbox
+from kwharness.process.policy import SandboxError
 from kwharness.referee import evaluation, warm_pool
 from kwharness.referee.evaluation import Infrastructure
 from kwharness.task import inspect_task
@@ -222,7 +222,7 @@ class Referee:
         archs, otherwise = msg["archs"], msg.get("otherwise") or []
         with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
             builds = list(pool.map(one, archs))
-            if otherwise and builder_client.FOR_A_GPU in builds[0]["reason"]:
+            if otherwise and reports.FOR_A_GPU in builds[0]["reason"]:
                 builds = list(pool.map(one, otherwise))
         return {"builds": builds}
 
@@ -272,7 +272,7 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
         message = str(e)
     elif isinstance(e, OSError) and e.strerror and e.filename:
         message = f"{e.filename}: {e.strerror}"
-    elif words := clients.ill(e):
+    elif words := errors.ill(e):
         message = health.told(health.JUDGE, words)
     else:
         message = f"{type(e).__name__}: {e}"
@@ -288,4 +288,4 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     """``fds``: the connection to the fork server."""
     allocator.keep_freed_memory()
-    Referee(channel, forkserver.connect(fds[0])).serve()
+    Referee(channel, fork_client.connect(fds[0])).serve()

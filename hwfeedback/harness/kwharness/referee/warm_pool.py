@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kwharness.clients.clients import ReferenceClient, WorkerFailure
+from kwharness.clients.errors import WorkerFailure
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.timing.timing import Timing
 

@@ -34,15 +34,15 @@ from kwharness.base import paths
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
 from kwharness.base.tensors import Block, layout_of
 from kwharness.build import artifacts, object_digest
-from kwharness.clients.clients import how_it_ended
+from kwharness.clients.errors import how_it_ended
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain
 from kwharness.machine.device import CPU, Device, GpuBlock
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.model.state import NOTHING, Carried
-from kwharness.process import sandbox
-from kwharness.process.forkserver import ForkServer
-from kwharness.process.sandbox import SandboxError
+from kwharness.process import policy
+from kwharness.process.fork_client import ForkServer
+from kwharness.process.policy import SandboxError
 from kwharness.standalone import sanitizers
 from kwharness.standalone.sanitizers import Check
 
@@ -270,7 +270,7 @@ class Running:
             msg["cutlass"] = kernelwright.cutlass_folders()
             config["read_only"] = [*config.get("read_only", ()), *msg["cutlass"]]
         try:
-            usual = sandbox.limits(sandbox.Settings("candidate"))
+            usual = policy.limits(policy.Settings("candidate"))
             bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
             if sanitizer:
                 bounds["processes"] = max(bounds.get("processes", 0), CHECKING)

@@ -13,16 +13,8 @@ from typing import Any
 import torch
 
 from kwharness.base.tensors import DTYPES
-from kwharness.clients.clients import (
-    ReferenceClient,
-    Spawned,
-    WorkerError,
-    WorkerGone,
-    WorkerLate,
-    ran_out,
-    reshaped,
-    sentence,
-)
+from kwharness.clients.errors import Spawned, WorkerError, WorkerGone, WorkerLate, ran_out, sentence
+from kwharness.clients.reference_client import ReferenceClient, reshaped
 from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import CPU, SPARING_PEAK, Device, spares, too_large

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kwharness.machine import toolchain
-from kwharness.process import sandbox
+from kwharness.process import linux
 
 SOURCE = Path(__file__).with_name("ceilings.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread", "-ffp-contract=fast")
@@ -103,7 +103,7 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
             text=True,
             timeout=BUILD_S,
             env={**os.environ, "TMPDIR": str(folder)},  # what it leaves when killed is found there
-            preexec_fn=sandbox.die_with_parent,
+            preexec_fn=linux.die_with_parent,
         )
         if done.returncode != 0:
             raise CeilingsFailed(f"{compiler} failed: {done.stderr[-2000:]}")
@@ -121,7 +121,7 @@ def forked(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str, Any]
     pid = os.fork()
     if pid == 0:
         try:
-            sandbox.die_with_parent()
+            linux.die_with_parent()
             os.close(read)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # who forks it may have another
             signal.alarm(int(limit_s))

@@ -74,7 +74,7 @@ import torch
 from kwharness.attribution.stack_samples import Sampler, Seen
 from kwharness.base import stats
 from kwharness.base.protocol import Closed
-from kwharness.clients.clients import WorkerError, ill, ran_out
+from kwharness.clients.errors import WorkerError, ill, ran_out
 from kwharness.machine import nvml, perf_counters
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import CPU, Device

@@ -83,7 +83,7 @@ from kwharness.base.tensors import ALIGNMENT, DTYPES, Layout, laid_out, layout_o
 from kwharness.machine.device import CPU, Device
 from kwharness.machine.perf_counters import Counters
 from kwharness.model.state import Carrier
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 Asked = Callable[[Callable[[], list[torch.Tensor]]], list[torch.Tensor]]

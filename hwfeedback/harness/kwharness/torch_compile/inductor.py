@@ -26,7 +26,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.realpath(os.path.join(__file__, "..", "..", "..")))
 
 from kwharness.machine import toolchain
-from kwharness.process import sandbox
+from kwharness.process import linux
 
 RECORD = "record.json"
 WARM_TIMEOUT = 300.0
@@ -64,7 +64,7 @@ def warm(cache_dir: str) -> str:
             check=True,
             capture_output=True,
             timeout=WARM_TIMEOUT,
-            preexec_fn=sandbox.die_with_parent,
+            preexec_fn=linux.die_with_parent,
         )
         shutil.rmtree(scratch, ignore_errors=True)
         _readable(work)

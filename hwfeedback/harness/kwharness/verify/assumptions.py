@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kwharness.clients.clients import (
-    Answer,
-    CandidateClient,
-    ReferenceClient,
-    WorkerError,
-    WorkerFailure,
-    WorkerGone,
-)
+from kwharness.clients.candidate_client import Answer, CandidateClient
+from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness
 from kwharness.numerics.correctness import Expected
 from kwharness.numerics.input_structure import FEW, Structure, shuffled

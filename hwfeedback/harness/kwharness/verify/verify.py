@@ -19,19 +19,9 @@ from typing import Any, overload
 
 import torch
 
-from kwharness.clients.clients import (
-    Answer,
-    CandidateClient,
-    Parts,
-    ReferenceClient,
-    WorkerError,
-    WorkerFailure,
-    WorkerGone,
-    digest,
-    ran_out,
-    reshaped,
-    same_bytes,
-)
+from kwharness.clients.candidate_client import Answer, CandidateClient, digest, same_bytes
+from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, ran_out
+from kwharness.clients.reference_client import Parts, ReferenceClient, reshaped
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device, give_back
 from kwharness.model import weights

@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_cuda_driver import in_a_process
 
-from kwharness.build import artifacts, builder_client, compilers
+from kwharness.build import artifacts, builder_client, compilers, object_cache
 from kwharness.machine import toolchain
 from kwharness.torch_compile import inductor
 
@@ -64,7 +64,7 @@ def build(server, text, folder, **more):
 
 def load(server, text, built):
     """Loads a build in a candidate's sandbox. Returns the worker's answer."""
-    fds = builder_client.open_artifacts(built)
+    fds = object_cache.open_artifacts(built)
     with server.spawn("candidate", {"sandbox": "weak", "threads": 1}) as worker:
         worker.channel.send(
             {"op": "load", "source": text, "artifacts": built["artifacts"], "threads": 1}, fds
@@ -136,7 +136,7 @@ def test_cache_and_its_repair(server, tmp_path):
         f.seek(200)
         f.write(b"corrupt")
     with pytest.raises(OSError):
-        builder_client.open_artifacts(built)
+        object_cache.open_artifacts(built)
     repaired = build(server, NATIVE, tmp_path)
     assert not repaired["build"]["cached"]
     assert load(server, NATIVE, repaired)["ok"]
@@ -198,7 +198,7 @@ def test_a_name_of_wide_letters(server, tmp_path):
     text = NATIVE.replace("native(source=", f'native(name="{chr(0x2000B) * 64}", source=')
     built = builder_client.build(server, {"source": text}, str(tmp_path))
     assert built["status"] == "", built["reason"]
-    for fd in builder_client.open_artifacts(built):
+    for fd in object_cache.open_artifacts(built):
         os.close(fd)
 
 

@@ -14,7 +14,7 @@ import torch
 from judging import Judge
 
 from kwharness.attribution import trace
-from kwharness.build import builder_client
+from kwharness.build import builder_client, object_cache
 from kwharness.referee import evaluation
 from kwharness.torch_compile import inductor, program_answers, triton_cache
 
@@ -303,7 +303,7 @@ def test_policy_says_who_is_given_what_torch_compile_made(
 
     fd = os.memfd_create("made")
     try:
-        kept = builder_client.keep_kernels(str(tmp_path), "key", fd, {"inductor/ab/k.so": fd})
+        kept = object_cache.keep_kernels(str(tmp_path), "key", fd, {"inductor/ab/k.so": fd})
     finally:
         os.close(fd)
     request = judge.request(TASK, COMPILED, "quick", {"custom_code": custom})

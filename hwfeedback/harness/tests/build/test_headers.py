@@ -19,7 +19,7 @@ import torch
 from test_builder_client import build
 
 import kernelwright
-from kwharness.build import artifacts, builder_client, headers
+from kwharness.build import artifacts, headers, object_cache
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
 
@@ -331,9 +331,7 @@ def test_other_headers_are_another_build(
         for known in (headers.texts, headers.digest, headers._body, headers._whole):
             known.cache_clear()
         request = artifacts.native_request(headers.inlined(source), (), "f")
-        return builder_client._build_key(CANDIDATE, "cpu", "", False), builder_client._object_key(
-            request
-        )
+        return object_cache.build_key(CANDIDATE, "cpu", "", False), object_cache.object_key(request)
 
     before = anew()
     shutil.copytree(headers.FOLDER, tmp_path / "include")

@@ -20,7 +20,7 @@ from test_builder_client import build
 from test_cuda_driver import in_a_process
 
 import kernelwright
-from kwharness.build import builder_client, compilers
+from kwharness.build import build_requests, compilers, object_cache
 from kwharness.machine import toolchain
 
 EXAMPLE = (
@@ -266,7 +266,7 @@ def test_a_launch_is_little_work(stream: int) -> None:
 
 
 def magic(built: Any) -> bytes:
-    [fd] = builder_client.open_artifacts(built)
+    [fd] = object_cache.open_artifacts(built)
     try:
         return os.pread(fd, 4, 0)
     finally:
@@ -327,10 +327,10 @@ def test_who_lies_about_its_form_is_refused(server: Any, tmp_path: pathlib.Path)
     )
     request = {"kind": "native", "language": "cuda", "flags": [], "name": "native"}
     request |= {"source": whole.split('r"""')[1].split('"""')[0], "launched": True}
-    asked = builder_client._checked(request, "sm_90a")
-    truly = builder_client._checked({**request, "launched": False}, "sm_90a")
+    asked = build_requests.checked_request(request, "sm_90a")
+    truly = build_requests.checked_request({**request, "launched": False}, "sm_90a")
     assert asked["request"] == truly["request"]
-    assert builder_client._object_key(asked) != builder_client._object_key(truly)
+    assert object_cache.object_key(asked) != object_cache.object_key(truly)
 
 
 def test_an_exported_file_needs_no_compiler(tmp_path: pathlib.Path) -> None:

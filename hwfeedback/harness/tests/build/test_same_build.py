@@ -24,9 +24,10 @@ from test_inline_loader import AS_IF
 import kernelwright
 from kwharness.build import (
     artifacts,
-    builder_client,
+    build_requests,
     compilers,
     headers,
+    object_cache,
     object_digest,
     torch_extension,
 )
@@ -249,7 +250,7 @@ def test_another_header_is_another_object(monkeypatch: pytest.MonkeyPatch) -> No
     needs, text = headers._whole()["kw/exp.h"]
     monkeypatch.setitem(headers._whole(), "kw/exp.h", (needs, text + "\n// another"))
     after = artifacts.native_request(headers.inlined(source), (), "f")
-    assert builder_client._object_key(before) != builder_client._object_key(after)
+    assert object_cache.object_key(before) != object_cache.object_key(after)
 
 
 # What a candidate's process might ask of the builder in the loader's place.
@@ -459,7 +460,7 @@ def test_torch_is_given_the_same(
 
     monkeypatch.setattr(compilers, "run", run)
     done = torch_extension.compile_as_torch(
-        builder_client._checked(raw, arch, whole=True), str(tmp_path / "ours")
+        build_requests.checked_request(raw, arch, whole=True), str(tmp_path / "ours")
     )
     ours = pathlib.Path(done["object"]).parent
     assert ours.relative_to(tmp_path / "ours") == theirs.relative_to(tmp_path / "user")

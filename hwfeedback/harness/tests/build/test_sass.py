@@ -13,7 +13,7 @@ from test_cuda_driver import in_a_process
 from test_launched import EXAMPLE
 
 import kernelwright
-from kwharness.build import builder_client, sass
+from kwharness.build import builder_client, reports, sass
 from kwharness.machine import toolchain
 
 # As nvdisasm prints it, shortened.
@@ -154,5 +154,5 @@ def test_a_build_has_them(server: Any, tmp_path: Any) -> None:
     # From then on a file says so.
     assert builder_client.facts(None, built, str(tmp_path)) == known  # type: ignore[arg-type]
     strange = [{"instructions": {"x": 1, "fp32": -1, "fp64": 2}, "load_bytes": 1e9, "warps": True}]
-    (said,) = builder_client._resources(strange)
+    (said,) = reports.resources(strange)
     assert said["instructions"] == {"fp64": 2} and "load_bytes" not in said and "warps" not in said

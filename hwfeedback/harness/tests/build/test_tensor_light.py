@@ -17,9 +17,9 @@ import pytest
 import torch
 from judging import of_work_folder
 
-from kwharness.build import builder_client, compilers
+from kwharness.build import builder_client, compilers, object_cache
 from kwharness.machine import toolchain
-from kwharness.process.forkserver import ForkServer
+from kwharness.process.fork_client import ForkServer
 
 pytestmark = pytest.mark.skipif(not toolchain.nvcc(), reason=toolchain.NO_NVCC)
 ARCH = "sm_90a"
@@ -59,7 +59,7 @@ def build(
 def loaded(built: dict[str, Any]) -> Any:
     """Returns the extension, in this process."""
     assert built["status"] == "", built
-    (fd,) = builder_client.open_artifacts(built)  # stays open: a path is loaded once in a process
+    (fd,) = object_cache.open_artifacts(built)  # stays open: a path is loaded once in a process
     name = built["artifacts"][0]["name"]
     loader = importlib.machinery.ExtensionFileLoader(name, f"/proc/self/fd/{fd}")
     spec = importlib.util.spec_from_file_location(name, loader.path, loader=loader)
@@ -288,7 +288,7 @@ def attempt(
     """Compiles with the lighter headers in earnest. Torch's own say what is given. Returns the
     report and how often they were asked.
     """
-    light = builder_client._light_tensor(str(tmp_path))
+    light = object_cache.light_tensor(str(tmp_path))
     run = compilers.run
 
     def compiled(cuda: str, cpp: str = "", says: str = "") -> tuple[dict[str, Any], int]:

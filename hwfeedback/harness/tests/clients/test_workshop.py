@@ -14,7 +14,7 @@ import pytest
 import waiting
 
 from kwharness.base.protocol import Channel, Closed, ProtocolError
-from kwharness.build import artifacts, builder_client
+from kwharness.build import artifacts, build_requests, builder_client, object_cache
 from kwharness.clients import workshop
 from kwharness.clients.workshop import Failed, Workshop
 
@@ -283,15 +283,13 @@ def test_a_malformed_request_is_refused(raw: Any) -> None:
 
 def test_a_key_is_made_where_it_is_built() -> None:
     wrong = {**NATIVE, "request": artifacts.native_key("another source", ())}
-    asked = builder_client._checked(wrong, "")
+    asked = build_requests.checked_request(wrong, "")
     assert asked["request"] == artifacts.native_key(NATIVE["source"], ())
     files = {**INLINE, "files": {"a.h": "1"}, "asked": "f_17"}
-    one, other = (builder_client._checked({**files, "files": {"a.h": t}}, "") for t in "12")
-    assert builder_client._object_key(one) != builder_client._object_key(other), "by every header"
-    named = builder_client._checked({**files, "asked": "f_18"}, "")
-    assert builder_client._object_key(one) == builder_client._object_key(named), (
-        "a name is an alias"
-    )
+    one, other = (build_requests.checked_request({**files, "files": {"a.h": t}}, "") for t in "12")
+    assert object_cache.object_key(one) != object_cache.object_key(other), "by every header"
+    named = build_requests.checked_request({**files, "asked": "f_18"}, "")
+    assert object_cache.object_key(one) == object_cache.object_key(named), "a name is an alias"
 
 
 def test_a_name_that_means_something_is_kept() -> None:

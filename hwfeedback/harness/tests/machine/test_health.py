@@ -14,7 +14,7 @@ from test_bad_references import whole
 from test_referee import HEAD
 
 from kwharness.base.protocol import Channel
-from kwharness.clients import clients
+from kwharness.clients import candidate_client, errors, reference_client
 from kwharness.machine import device, health
 from kwharness.machine.health import Ill
 from kwharness.process import sandbox
@@ -94,7 +94,7 @@ def raising(text: str) -> str:
 
 
 def inspected(judge: Judge, source: str, on: Any, config: dict[str, Any] | None = None) -> Any:
-    def spawn() -> clients.Spawned:
+    def spawn() -> errors.Spawned:
         return judge.server.spawn("reference", {"threads": 1} | (config or {}))
 
     return inspect_task.inspect(spawn, "it", source, "", threads=1, timeout_s=30, device=on)
@@ -108,7 +108,7 @@ def test_what_is_said_is_told_with_what_to_do(
     text = before + shown + after
     assert health.said(f"Of something else.\n\a{text}") == shown
     error = {"stage": "forward", "type": "AcceleratorError", "message": text}
-    failed = evaluation._fault(clients.WorkerError(error), "being timed")
+    failed = evaluation._fault(errors.WorkerError(error), "being timed")
     assert isinstance(failed, evaluation.Infrastructure)
     assert str(failed).startswith(f"ModelNew's forward met a GPU that does not work: {shown}; ")
     assert advice in str(failed) and len(str(failed)) < 400
@@ -182,7 +182,7 @@ def test_a_process_that_cannot_begin_on_its_gpu(judge: Judge) -> None:
     with pytest.raises(Ill, match=r"^the reference met a GPU that does not work: "):
         inspected(judge, whole(), Played(), {"device": "cuda"})
     worker = judge.server.spawn("candidate", {"threads": 1, "device": "cuda"})
-    client = clients.CandidateClient(worker, 30, Played())
+    client = candidate_client.CandidateClient(worker, 30, Played())
     with (
         pytest.raises(evaluation.Infrastructure, match="met a GPU that does not work"),
         evaluation.faults("importing the candidate", client),
@@ -222,14 +222,14 @@ ZEROS = "\n        if not x.any(): {}\n        return torch.softmax(x, -1)"
 def test_a_family_that_meets_it_is_not_left_out(judge: Judge) -> None:
     def calibrated(statement: str) -> verify.Calibration:
         worker = judge.server.spawn("reference", {"threads": 1})
-        client = clients.ReferenceClient(worker, 30, Played())
+        client = reference_client.ReferenceClient(worker, 30, Played())
         try:
             client.load(whole(forward=ZEROS.format(statement)), threads=1, eval_mode=False)
             return verify.calibrate(client, want_compile=False)
         finally:
             client.kill()
 
-    with pytest.raises(clients.WorkerError, match="GPU is lost") as e:
+    with pytest.raises(errors.WorkerError, match="GPU is lost") as e:
         calibrated(LOST)
     assert str(evaluation._reference_failed(e.value)).startswith("Model's forward met a GPU")
     left = calibrated("raise ValueError('nothing but zeros')")

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kwharness.base import trees
-from kwharness.clients import clients
+from kwharness.clients import candidate_client
 from kwharness.numerics import correctness, families
 from kwharness.numerics.correctness import Expected, Noise, Scale, compare, complete
 from kwharness.numerics.planted_nan import Effect
@@ -99,17 +99,23 @@ def test_a_gpu_that_is_asked_once_says_the_same(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
 )
 def test_a_digest_tells_of_every_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "DIGESTED", 10)
+    monkeypatch.setattr(candidate_client, "DIGESTED", 10)
     t = (torch.arange(35).view(5, 7) % 3).to(dtype)
-    same = clients.digest(t, 7)
-    assert clients.digest(t.clone(), 7) == same == clients.digest(t.t().contiguous().t(), 7)
-    assert clients.digest(t, 8) != same
+    same = candidate_client.digest(t, 7)
+    assert (
+        candidate_client.digest(t.clone(), 7)
+        == same
+        == candidate_client.digest(t.t().contiguous().t(), 7)
+    )
+    assert candidate_client.digest(t, 8) != same
     for at in range(35):
         other = t.clone()
         raw = other.view(-1).view(torch.uint8)
         raw[at * t.element_size()] ^= 1
-        assert clients.digest(other, 7) != same
-    assert clients.digest(torch.tensor([0.0]), 1) != clients.digest(torch.tensor([-0.0]), 1)
+        assert candidate_client.digest(other, 7) != same
+    assert candidate_client.digest(torch.tensor([0.0]), 1) != candidate_client.digest(
+        torch.tensor([-0.0]), 1
+    )
 
 
 def test_one_wrong_integer_of_thousands_is_wrong() -> None:

@@ -19,7 +19,7 @@ import waiting
 from process_layer import HARNESS, SCRIPT, ask, connect, listening, obedient_harness
 
 from kwharness.base.protocol import Channel, Closed
-from kwharness.process import forkserver
+from kwharness.process import fork_client, parent, worker_start
 
 Start = Callable[[float], subprocess.Popen[bytes]]
 
@@ -48,7 +48,7 @@ def start(tmp_path: pathlib.Path, path: str) -> Iterator[Start]:
 class Referee:
     """A real one, as Go asks for it."""
 
-    def __init__(self, server: forkserver.ForkServer, config: dict[str, Any]) -> None:
+    def __init__(self, server: fork_client.ForkServer, config: dict[str, Any]) -> None:
         self.server = server
         self.channel, theirs = Channel.pair()
         spawn = {"type": "spawn", "id": 77, "role": "referee", "settings": {}, "config": config}
@@ -122,7 +122,7 @@ def test_a_referee_does_not_keep_a_server(start: Start, path: str) -> None:
 
 
 def test_a_referee_of_a_server_that_is_not_kept_ends_with_it() -> None:
-    server, process = forkserver.start()
+    server, process = fork_client.start()
     left = Referee(server, {})
     left.rest()
     assert process.wait(120) == 0 and ends(left.pid)
@@ -158,8 +158,8 @@ def test_it_ends_when_its_starter_is_gone_before_it_is_ready() -> None:
     process = subprocess.Popen(
         [sys.executable, "-I", "-B", str(HARNESS / SCRIPT)],
         stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: os.dup2(theirs.fileno(), forkserver.CONTROL_FD),
-        pass_fds=[forkserver.CONTROL_FD, theirs.fileno()],
+        preexec_fn=lambda: os.dup2(theirs.fileno(), parent.CONTROL_FD),
+        pass_fds=[parent.CONTROL_FD, theirs.fileno()],
     )
     theirs.close()
     ours.close()
@@ -214,7 +214,7 @@ def importing(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> pathlib
     """
     harness = tmp_path / "harness"
     shutil.copytree(HARNESS, harness, ignore=shutil.ignore_patterns("tests", "fuzz", "__pycache__"))
-    for name in ("torch", *forkserver.MODULES.values()):
+    for name in ("torch", *worker_start.MODULES.values()):
         (harness / f"{name.replace('.', '/')}.py").write_text("")
     endless = ENDLESS.replace("IMPORTED", repr(str(harness / "imported")))
     (harness / f"{request.param.replace('.', '/')}.py").write_text(endless)

@@ -20,10 +20,12 @@ import torch
 from kwharness.attribution import trace
 from kwharness.base import protocol
 from kwharness.base.protocol import Channel, ProtocolError
-from kwharness.build import builder_client
-from kwharness.clients import clients
-from kwharness.clients.clients import CandidateClient, ReferenceClient, WorkerGone, WorkerLate
-from kwharness.process.forkserver import Exit
+from kwharness.build import builder_client, object_cache, reports
+from kwharness.clients import candidate_client
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.errors import WorkerGone, WorkerLate
+from kwharness.clients.reference_client import ReferenceClient
+from kwharness.process.fork_client import Exit
 from kwharness.referee.evaluation import Fault, faults
 from kwharness.timing import windows
 
@@ -245,7 +247,7 @@ def test_all_that_was_compiled_has_one_deadline(monkeypatch: pytest.MonkeyPatch)
     before = len(os.listdir("/proc/self/fd"))
     with worker(handing_over(*answers)) as w:
         client = CandidateClient(w, 20)
-        monkeypatch.setattr(clients, "time", clock)
+        monkeypatch.setattr(candidate_client, "time", clock)
         with pytest.raises(WorkerLate, match="handing over what it compiled took over 60 s"):
             client.compiled()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -259,13 +261,11 @@ def test_what_is_handed_over_is_kept_whole_or_not_at_all(tmp_path: pathlib.Path)
     bad = os.open(tmp_path / "file", os.O_WRONLY)
     try:
         with pytest.raises(builder_client.Failed, match="cannot be read"):
-            builder_client.keep_kernels(
-                str(tmp_path), "key", good, {ONE: good, "inductor/b.so": bad}
-            )
+            object_cache.keep_kernels(str(tmp_path), "key", good, {ONE: good, "inductor/b.so": bad})
         assert os.listdir(tmp_path / "objects") == []
-        assert builder_client.kept_kernels(str(tmp_path), "key") is None
-        kept = builder_client.keep_kernels(str(tmp_path), "key", good, {ONE: good})
-        assert builder_client.kept_kernels(str(tmp_path), "key") == kept
+        assert object_cache.kept_kernels(str(tmp_path), "key") is None
+        kept = object_cache.keep_kernels(str(tmp_path), "key", good, {ONE: good})
+        assert object_cache.kept_kernels(str(tmp_path), "key") == kept
     finally:
         os.close(good)
         os.close(bad)
@@ -323,4 +323,4 @@ def test_figures_of_a_trace_stay_within_what_a_verdict_can_hold() -> None:
 
 @pytest.mark.timeout(120)  # what looks at each line of each text takes for ever
 def test_lines_of_huge_sources_are_found() -> None:
-    builder_client.Lines("a\n" * 50, ["a\n" * 1_000_000])
+    reports.Lines("a\n" * 50, ["a\n" * 1_000_000])

@@ -21,7 +21,7 @@ from process_layer import FORKS_OFTEN, ask, obedient_harness, obedient_server
 from kwharness.base import paths
 from kwharness.base.protocol import Closed
 from kwharness.machine import toolchain
-from kwharness.process import audit, forkserver, sandbox
+from kwharness.process import audit, fork_client, linux, policy, sandbox, seccomp
 from kwharness.process.audit import Listener
 from kwharness.standalone import sanitizers
 
@@ -165,23 +165,23 @@ def test_debugging_is_denied(worker):
     ask(worker, SYSCALL)
     column = 0 if os.uname().machine == "x86_64" else 1
     for name, arguments in numbers.items():
-        number = sandbox._DENIED[name][column]
+        number = seccomp._DENIED[name][column]
         assert ask(worker, f"r = errno_of({number}, *{arguments})") in DENIED, name
 
 
 def test_privileged_calls_are_denied(worker):
     ask(worker, SYSCALL)
     column = 0 if os.uname().machine == "x86_64" else 1
-    for name, numbers in sandbox._DENIED.items():
+    for name, numbers in seccomp._DENIED.items():
         if worker.gpu and name in ("bind", "listen"):
             continue  # harmless without connect; socket(0) is of no family that it may have
         assert ask(worker, f"r = errno_of({numbers[column]}, 0, 0, 0, 0, 0, 0)") in DENIED, name
     new_user = 0x10000000
     assert (
-        ask(worker, f"r = errno_of({sandbox._CLONE[column]}, {new_user} | 17, 0, 0, 0, 0)")
+        ask(worker, f"r = errno_of({seccomp._CLONE[column]}, {new_user} | 17, 0, 0, 0, 0)")
         in DENIED
     )
-    assert ask(worker, f"r = errno_of({sandbox._CLONE3[column]}, 0, 0)") == 38
+    assert ask(worker, f"r = errno_of({seccomp._CLONE3[column]}, 0, 0)") == 38
     assert ask(worker, "r = libc.prctl(1, 0, 0, 0, 0)") == -1, "it must die with the server"
 
 
@@ -199,7 +199,7 @@ def test_no_privileges_are_left(worker):
 def test_environment_holds_nothing_of_ours(worker):
     passed = ("CUDA_HOME", "LD_LIBRARY_PATH")  # where the machine has its driver and toolkit
     names = [n for n in ask(worker, "import os; r = sorted(os.environ)") if n not in passed]
-    settings = sandbox.Settings("candidate", gpu=0 if worker.gpu else None)
+    settings = policy.Settings("candidate", gpu=0 if worker.gpu else None)
     assert names == sorted(set(sandbox.environment(settings, "/tmp")) - set(passed))
 
 
@@ -214,7 +214,7 @@ def test_descriptors_are_few(worker):
 
 def test_programs(worker):
     run = "import subprocess; r = subprocess.run(['/bin/echo', 'hi'], capture_output=True, text=True).stdout"  # noqa: E501
-    if sandbox.PROFILES[worker.profile].execute:
+    if policy.PROFILES[worker.profile].execute:
         assert ask(worker, run) == "hi\n"
         return
     with pytest.raises(RuntimeError, match="PermissionError"):
@@ -235,17 +235,17 @@ def test_programs(worker):
 def test_memory_that_no_limit_counts(worker):
     ask(worker, SYSCALL)
     column = 0 if os.uname().machine == "x86_64" else 1
-    may = sandbox.PROFILES[worker.profile].execute or worker.gpu
-    for name, numbers in sandbox._UNCOUNTED.items():
+    may = policy.PROFILES[worker.profile].execute or worker.gpu
+    for name, numbers in seccomp._UNCOUNTED.items():
         refused = ask(worker, f"r = errno_of({numbers[column]}, 0, 1, 0o600)") in DENIED
         assert refused != may, name
 
 
 def test_no_thread_sleeps_where_it_cannot_be_stopped(worker):
-    if sandbox.PROFILES[worker.profile].execute:
+    if policy.PROFILES[worker.profile].execute:
         pytest.skip("programs are started that way")
     ask(worker, SYSCALL)
-    number = sandbox._CLONE[0 if os.uname().machine == "x86_64" else 1]
+    number = seccomp._CLONE[0 if os.uname().machine == "x86_64" else 1]
     # A filter comes before the arguments, which make no sense: the signals of another memory.
     sharing = 0x00010000 | 0x00000800
     assert ask(worker, f"r = errno_of({number}, {sharing}, 0, 0, 0, 0)") == errno.EINVAL
@@ -294,7 +294,7 @@ def test_pools_of_threads_have_room_on_a_machine_of_many_cores(server, profile):
 
 def test_process_bomb_is_limited_and_swept(server, worker):
     needs(worker, "pid namespace", "user namespace")
-    fork = sandbox.PROFILES[worker.profile].execute
+    fork = policy.PROFILES[worker.profile].execute
     limit = 40
     with server.spawn(worker.profile, {"sandbox": "weak"}, limits={"processes": limit}) as bomb:
         assert ask(bomb, BOMB.format(fork=fork)) <= limit
@@ -318,7 +318,7 @@ def test_memory_bomb(server, worker):
 def test_a_huge_file_is_cut_off(server, worker):
     needs(worker, "mount namespace")
     room = "import os; s = os.statvfs({path!r}); r = s.f_blocks * s.f_frsize"
-    profile = sandbox.PROFILES[worker.profile]
+    profile = policy.PROFILES[worker.profile]
     assert ask(worker, room.format(path="/tmp")) == profile.tmp_bytes
     assert ask(worker, room.format(path="/dev/shm")) == profile.shm_bytes
     write = "f = open({path!r}, 'wb')\nfor _ in range(10 << 10): f.write(bytes(1 << 20)); f.flush()"
@@ -498,7 +498,7 @@ def test_everything_dies_with_the_server(tmp_path):
         time.sleep(0.01)
     assert not any(alive(p) for p in pids)
     assert workers[0].wait(120).reason == "lost"
-    with pytest.raises((Closed, sandbox.SandboxError)):
+    with pytest.raises((Closed, policy.SandboxError)):
         client.spawn("candidate", {"sandbox": "weak"})
 
 
@@ -518,20 +518,20 @@ def test_everything_dies_with_the_control_connection(tmp_path):
 
 
 def test_strict_refuses_what_weak_names():
-    settings = sandbox.Settings("candidate", "strict")
-    with pytest.raises(sandbox.SandboxError, match=r"pid namespace.*weak"):
+    settings = policy.Settings("candidate", "strict")
+    with pytest.raises(policy.SandboxError, match=r"pid namespace.*weak"):
         sandbox._require(settings, ["landlock", "pid namespace"])
     sandbox._require(settings, ["landlock"])
-    sandbox._require(sandbox.Settings("candidate", "weak"), ["pid namespace"])
+    sandbox._require(policy.Settings("candidate", "weak"), ["pid namespace"])
 
 
 NO_NAMESPACES = """
 import sys
 sys.path.insert(0, {folder!r})
-from kwharness.process import forkserver, sandbox
+from kwharness.process import forkserver, linux
 def refused(flags):
     raise OSError(1, "not here")
-sandbox._unshare = refused
+linux.unshare = refused
 forkserver.main()
 """
 
@@ -541,9 +541,9 @@ def test_weak_mode_without_namespaces(tmp_path):
     harness = obedient_harness(tmp_path)
     script = harness / "start.py"
     script.write_text(NO_NAMESPACES.format(folder=str(harness)))
-    client, process = forkserver.start(script=str(script))
+    client, process = fork_client.start(script=str(script))
     try:
-        with pytest.raises(sandbox.SandboxError, match="namespace"):
+        with pytest.raises(policy.SandboxError, match="namespace"):
             client.spawn("candidate", {"sandbox": "strict"})
         with client.spawn("candidate", {"sandbox": "weak"}) as w:
             assert {"mount namespace", "pid namespace", "network namespace"} <= set(w.missing)
@@ -612,7 +612,7 @@ def test_as_an_ordinary_user(tmp_path):
         outer.write_text(f'#!/bin/sh\nexec unshare -m {wrapper} "$@"\n')
         outer.chmod(0o755)
         try:
-            client, process = forkserver.start(python=str(outer), script=str(script))
+            client, process = fork_client.start(python=str(outer), script=str(script))
         except Closed:
             pytest.skip("this Python cannot be shown to another user")
         try:
@@ -778,8 +778,8 @@ def test_listening_for_nothing_does_not_wait(server):
     pid = os.fork()
     if pid == 0:
         try:
-            sandbox._prctl(sandbox._PR_SET_NO_NEW_PRIVS, 1)
-            listener = sandbox._seccomp(sandbox.PROFILES["candidate"], False)
+            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+            listener = seccomp.install_filter(policy.PROFILES["candidate"], False)
             socket.send_fds(write, [b"x"], [listener] if listener >= 0 else [])
             time.sleep(60)
         finally:
@@ -788,7 +788,7 @@ def test_listening_for_nothing_does_not_wait(server):
     try:
         if not fds:
             pytest.skip("nobody may listen here")
-        refused = Listener(fds[0], sandbox.Settings("candidate"))
+        refused = Listener(fds[0], policy.Settings("candidate"))
         assert refused.hear() and not refused.refused
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -819,10 +819,10 @@ def test_who_is_refused_without_end_is_not_heard_for_ever(server):
 
 def test_filter_is_well_formed():
     """Every jump stays inside the program and its end is a return."""
-    for profile in sandbox.PROFILES.values():
-        for column, arch in sandbox._ARCHES.values():
+    for profile in policy.PROFILES.values():
+        for column, arch in linux.ARCHES.values():
             for cuda, listened, tools in itertools.product((False, True), repeat=3):
-                code = sandbox._filter(profile, column, arch, cuda, listened, tools)
+                code = seccomp._filter(profile, column, arch, cuda, listened, tools)
                 program = [struct.unpack_from("=HBBI", code, i) for i in range(0, len(code), 8)]
                 assert len(program) < 4096
                 assert program[-1][0] == 0x06
@@ -853,13 +853,13 @@ def answered(code: bytes, arch: int, number: int) -> int:
 @pytest.mark.parametrize("name", ["connect", "mknodat", "ptrace"])
 def test_what_cuda_tries_by_itself_is_refused_and_not_told(name: str) -> None:
     refused = 0x00050000 | errno.EPERM
-    for column, arch in sandbox._ARCHES.values():
-        for profile, cuda in itertools.product(sandbox.PROFILES.values(), (False, True)):
-            number = sandbox._DENIED[name][column]
-            told = answered(sandbox._filter(profile, column, arch, cuda, True), arch, number)
-            silent = profile.named != sandbox.ALL or (cuda and name != "ptrace")
-            assert told == (refused if silent else sandbox._NOTIFY)
-            silent = answered(sandbox._filter(profile, column, arch, cuda, False), arch, number)
+    for column, arch in linux.ARCHES.values():
+        for profile, cuda in itertools.product(policy.PROFILES.values(), (False, True)):
+            number = seccomp._DENIED[name][column]
+            told = answered(seccomp._filter(profile, column, arch, cuda, True), arch, number)
+            silent = profile.named != policy.ALL or (cuda and name != "ptrace")
+            assert told == (refused if silent else seccomp._NOTIFY)
+            silent = answered(seccomp._filter(profile, column, arch, cuda, False), arch, number)
             assert silent == refused
 
 

@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from kwharness.base.protocol import ProtocolError
-from kwharness.clients.clients import CandidateClient
+from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain
-from kwharness.process.forkserver import ForkServer
+from kwharness.process.fork_client import ForkServer
 from kwharness.profile import ncu, profile_forward
 from kwharness.referee import doctor, evaluation
 from kwharness.workers import profiler as worker_profiler

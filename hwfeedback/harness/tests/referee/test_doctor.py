@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.referee import doctor
 
 

@@ -20,8 +20,8 @@ from judging import Judge, busy
 from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
 from kwharness.base.protocol import Channel, Closed
-from kwharness.build import builder_client
-from kwharness.clients import clients
+from kwharness.build import builder_client, reports
+from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
 from kwharness.referee import evaluation, warm_pool
 from kwharness.referee import main as referee
@@ -383,7 +383,7 @@ def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
     assert all(b["build"]["kernels"][0]["registers"] > 8 for b in both)
 
     (refused,) = built(text, "")
-    assert refused["status"] == "rejected" and builder_client.FOR_A_GPU in refused["reason"]
+    assert refused["status"] == "rejected" and reports.FOR_A_GPU in refused["reason"]
     (meant,) = built(text, "", otherwise=["sm_80"])
     assert (meant["arch"], meant["status"]) == ("sm_80", "built")
 
@@ -850,7 +850,7 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
 )
 def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
     error = {"stage": "forward", "type": "AcceleratorError", "message": message, "lines": [7]}
-    failed = evaluation._fault(clients.WorkerError(error), "being timed")
+    failed = evaluation._fault(errors.WorkerError(error), "being timed")
     assert isinstance(failed, evaluation.Fault)
     assert (failed.status, hint in failed.hint) == ("crashed", True)
     said = f"ModelNew's forward raised AcceleratorError (line 7): {message}"
@@ -927,7 +927,7 @@ def test_who_takes_all_memory_is_at_fault(
 
     def judged() -> dict[str, Any]:
         if when == "verified":
-            monkeypatch.setattr(clients.CandidateClient, "answer", out_of_memory)
+            monkeypatch.setattr(candidate_client.CandidateClient, "answer", out_of_memory)
         else:
             monkeypatch.setattr(timing.Timing, "_visit", visited)
         return judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
@@ -938,9 +938,9 @@ def test_who_takes_all_memory_is_at_fault(
         match=r"more memory than the device has free: .*out of memory. Tried to allocate 2 GiB\.$",
     ):
         judged()
-    took = clients.CandidateClient.took_memory
+    took = candidate_client.CandidateClient.took_memory
 
-    def later(self: clients.CandidateClient) -> bool:
+    def later(self: candidate_client.CandidateClient) -> bool:
         free[0], kill = 49, self.worker.kill
 
         def killed() -> None:
@@ -950,7 +950,7 @@ def test_who_takes_all_memory_is_at_fault(
         self.worker.kill = killed
         return took(self)
 
-    monkeypatch.setattr(clients.CandidateClient, "took_memory", later)
+    monkeypatch.setattr(candidate_client.CandidateClient, "took_memory", later)
     v = judged()
     assert (v["status"], v["reason"]) == ("crashed", "it leaves the GPU without memory")
 
@@ -968,9 +968,9 @@ def test_a_candidates_fair_share_of_the_memory(
 
         def wait(self, _: float) -> None: ...
 
-    client = clients.Client(Worker())
-    client.free_before, client.fair_bytes = 100, 10
-    assert client.took_memory() is took
+    one = client.Client(Worker())
+    one.free_before, one.fair_bytes = 100, 10
+    assert one.took_memory() is took
 
 
 def test_a_referee_that_its_user_left(

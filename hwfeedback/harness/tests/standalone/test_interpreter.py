@@ -15,10 +15,10 @@ import pytest
 import torch
 from judging import Judge
 
-from kwharness.build import builder_client
-from kwharness.clients.clients import WorkerError
-from kwharness.process import sandbox
-from kwharness.process.sandbox import SandboxError
+from kwharness.build import builder_client, reports
+from kwharness.clients.errors import WorkerError
+from kwharness.process import policy
+from kwharness.process.policy import SandboxError
 from kwharness.referee.evaluation import Evaluation
 from kwharness.standalone import interpreter, sanitizers
 from kwharness.verify import verify
@@ -121,8 +121,8 @@ def test_float32_is_float32_for_the_file_too(judge: Judge) -> None:
 
 def test_a_file_may_use_as_much_memory_as_a_candidate(judge: Judge) -> None:
     large = "import torch; held = torch.empty({} << 20, dtype=torch.uint8)\n"
-    share = sandbox.PROFILES["builder"].memory_share + sandbox.PROFILES["candidate"].memory_share
-    between = int(share / 2 * sandbox.machine_memory()) >> 20
+    share = policy.PROFILES["builder"].memory_share + policy.PROFILES["candidate"].memory_share
+    between = int(share / 2 * policy.machine_memory()) >> 20
     outputs(judge, large.format(between) + KERNEL)
     with pytest.raises(interpreter.Broken, match="allocate"):
         outputs(judge, large.format(3 * between) + KERNEL)
@@ -173,10 +173,8 @@ def test_certify_runs_the_file_by_itself(
     if beside:
         runs_beside(monkeypatch)
     # As if the first look at the text had missed what it imports.
-    parsed = builder_client._parsed
-    monkeypatch.setattr(
-        builder_client, "_parsed", lambda answer: {**parsed(answer), "problems": []}
-    )
+    parsed = reports.parsed_source
+    monkeypatch.setattr(reports, "parsed_source", lambda answer: {**parsed(answer), "problems": []})
     v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
     assert v["cost_s"]["cold"] > 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from judging import LLC
 
-from kwharness.process import forkserver
+from kwharness.process import fork_client
 from kwharness.timing import timing, windows
 
 pytestmark = pytest.mark.alone
@@ -29,20 +29,20 @@ def get_init_inputs():
 """
 
 
-def ask(worker: forkserver.Worker, msg: dict[str, Any]) -> None:
+def ask(worker: fork_client.Worker, msg: dict[str, Any]) -> None:
     worker.channel.send(msg)
     answer, _ = worker.channel.recv(120)
     assert answer.get("ok"), answer
 
 
-def load(worker: forkserver.Worker, threads: int) -> None:
+def load(worker: fork_client.Worker, threads: int) -> None:
     ask(worker, {"op": "import", "source": SOURCE, "threads": threads})
     ask(worker, {"op": "init_inputs"})
     ask(worker, {"op": "construct", "seed": 0})
 
 
-def test_eager_against_eager(server: forkserver.ForkServer) -> None:
-    def spawn(_: str = "") -> forkserver.Worker:
+def test_eager_against_eager(server: fork_client.ForkServer) -> None:
+    def spawn(_: str = "") -> fork_client.Worker:
         worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
         load(worker, threads=1)
         ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}, "output_tree": {"t": 0}})
@@ -68,7 +68,7 @@ def test_eager_against_eager(server: forkserver.ForkServer) -> None:
     assert set(timed.learned["baselines"]) == {"eager"}
 
 
-def test_a_worker_of_the_server_is_seen_from_outside(server: forkserver.ForkServer) -> None:
+def test_a_worker_of_the_server_is_seen_from_outside(server: fork_client.ForkServer) -> None:
     worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
     try:
         before = windows.usage(windows.tree(worker.pid))
@@ -79,7 +79,7 @@ def test_a_worker_of_the_server_is_seen_from_outside(server: forkserver.ForkServ
         worker.kill()
 
 
-def test_timed_calls_touch_no_new_memory(server: forkserver.ForkServer) -> None:
+def test_timed_calls_touch_no_new_memory(server: fork_client.ForkServer) -> None:
     # Outputs that were not freed once made baselines three times too slow, and nobody else.
     worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
     try:

@@ -18,7 +18,7 @@ import torch
 from forked import Forked
 
 from kwharness.base import protocol
-from kwharness.process.sandbox import SandboxError
+from kwharness.process.policy import SandboxError
 from kwharness.timing import windows
 
 

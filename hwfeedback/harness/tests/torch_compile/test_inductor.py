@@ -16,7 +16,7 @@ from judging import Judge, new_cache
 from test_referee import SOFTMAX, model_new
 
 from kwharness.base import paths
-from kwharness.clients import clients
+from kwharness.clients import errors, reference_client
 from kwharness.referee import evaluation, warm_pool
 from kwharness.torch_compile import inductor
 
@@ -138,24 +138,24 @@ def test_a_baselines_process_finds_what_another_compiled(
 ) -> None:
     given: list[set[str]] = []
     had: list[set[str]] = []
-    compiled = clients.ReferenceClient.compiled
-    precompiled = clients.ReferenceClient.precompiled
+    compiled = reference_client.ReferenceClient.compiled
+    precompiled = reference_client.ReferenceClient.precompiled
 
     def names(fd: int) -> set[str]:
         with tarfile.open(f"/proc/self/fd/{fd}") as archive:  # a place in it of its own
             return {n for n in archive.getnames() if n.endswith(".py")}
 
-    def noted(self: clients.ReferenceClient, fd: int) -> None:
+    def noted(self: reference_client.ReferenceClient, fd: int) -> None:
         given.append(names(fd))
         precompiled(self, fd)
 
-    def told(self: clients.ReferenceClient) -> int:
+    def told(self: reference_client.ReferenceClient) -> int:
         fd = compiled(self)
         had.append(names(fd))
         return fd
 
-    monkeypatch.setattr(clients.ReferenceClient, "precompiled", noted)
-    monkeypatch.setattr(clients.ReferenceClient, "compiled", told)
+    monkeypatch.setattr(reference_client.ReferenceClient, "precompiled", noted)
+    monkeypatch.setattr(reference_client.ReferenceClient, "compiled", told)
     judge = Judge(new_cache(tmp_path_factory))
     try:
         more = {"time": True, "want_baselines": ["eager", "compile", "max-autotune"]}
@@ -171,11 +171,11 @@ def test_a_baselines_process_finds_what_another_compiled(
 def test_who_tells_nothing_of_what_it_compiled_was_timed_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def late(_: clients.ReferenceClient) -> int:
-        raise clients.WorkerLate("compiled", 1)
+    def late(_: reference_client.ReferenceClient) -> int:
+        raise errors.WorkerLate("compiled", 1)
 
-    monkeypatch.setattr(clients.ReferenceClient, "compiled", late)
+    monkeypatch.setattr(reference_client.ReferenceClient, "compiled", late)
     request = pathlib.Path(paths.ROOT).parent / "testdata" / "protocol" / "evaluate.json"
     e = evaluation.Evaluation(None, json.loads(request.read_text()))
-    e._leave("compile", clients.ReferenceClient(None))
+    e._leave("compile", reference_client.ReferenceClient(None))
     assert e._compiled.of(e._compiled_key()) == -1

@@ -9,7 +9,7 @@ from judging import Judge
 from test_referee import HEAD, SOFTMAX
 
 from kwharness.base import paths
-from kwharness.clients.clients import WorkerError
+from kwharness.clients.errors import WorkerError
 from kwharness.referee import evaluation
 from kwharness.task.inspect_task import Invalid
 from kwharness.verify import verify

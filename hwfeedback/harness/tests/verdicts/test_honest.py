@@ -16,7 +16,8 @@ import pytest
 from judging import fork_server, new_cache
 
 from kwharness.build import source
-from kwharness.clients.clients import CandidateClient, ReferenceClient
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.referee.evaluation import BASELINES, Evaluation, evaluate
 from kwharness.verify.verify import Calibration, Failed, calibrate

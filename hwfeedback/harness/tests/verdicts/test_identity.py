@@ -16,7 +16,7 @@ import pytest
 from judging import Judge, new_cache
 
 from kwharness.base import paths
-from kwharness.build import builder_client, source
+from kwharness.build import builder_client, object_cache, source
 from kwharness.export import inline_loader
 from kwharness.standalone import interpreter
 from kwharness.workers import builder as worker_builder
@@ -165,7 +165,7 @@ def test_a_declared_encoding(text: str, problem: str) -> None:
 )
 def test_a_build_is_of_one_text(judge: Judge, other) -> None:
     text = case("docstring_honest")
-    keys = {builder_client._build_key(t, "cpu", "", False) for t in (text, other(text))}
+    keys = {object_cache.build_key(t, "cpu", "", False) for t in (text, other(text))}
     assert len(keys) == 2
     # What they hand to the compiler is the same, and so is the object.
     built = [

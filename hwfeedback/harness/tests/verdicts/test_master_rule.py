@@ -17,8 +17,9 @@ import torch
 from judging import new_cache
 
 from kwharness.build import source
-from kwharness.clients.clients import Answer, ReferenceClient
-from kwharness.process.forkserver import ForkServer
+from kwharness.clients.candidate_client import Answer
+from kwharness.clients.reference_client import ReferenceClient
+from kwharness.process.fork_client import ForkServer
 from kwharness.referee.evaluation import Evaluation, evaluate
 from kwharness.verify.verify import Calibration, Verification, calibrate
 

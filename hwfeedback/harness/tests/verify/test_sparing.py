@@ -24,8 +24,9 @@ from test_verify import prepared
 from kwharness.base import trees
 from kwharness.base.protocol import Timeout
 from kwharness.base.tensors import Block, LayoutError
-from kwharness.clients import clients
-from kwharness.clients.clients import Parts, ReferenceClient, WorkerError
+from kwharness.clients import candidate_client, client, reference_client
+from kwharness.clients.errors import WorkerError
+from kwharness.clients.reference_client import Parts, ReferenceClient
 from kwharness.machine import device
 from kwharness.numerics import correctness
 from kwharness.numerics.rounding import Float32Noise, one_ulp
@@ -98,7 +99,7 @@ def form(forward: str, task: str = SMALL) -> str:
 @contextmanager
 def with_candidate(
     judge: Judge,
-) -> Iterator[tuple[verify.Verification, clients.CandidateClient]]:
+) -> Iterator[tuple[verify.Verification, candidate_client.CandidateClient]]:
     """A verification that is prepared, and a candidate that is right."""
     with prepared(judge, SMALL) as e:
         v = e.verification
@@ -292,7 +293,7 @@ MODES = ("wide", "noise:1", "noise:1:coherent", "moved:1")
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task of 96 rows is computed in seven parts."""
-    monkeypatch.setitem(clients.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
+    monkeypatch.setitem(reference_client.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
 
 
 def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list[str]:
@@ -404,7 +405,7 @@ X = torch.empty(64, 1000, device="meta")
 def test_how_a_batch_is_cut(
     monkeypatch: pytest.MonkeyPatch, inputs: Any, outputs: Any, count: int, cut: list[int]
 ) -> None:
-    monkeypatch.setitem(clients.PART, "cpu", 64_064)
+    monkeypatch.setitem(reference_client.PART, "cpu", 64_064)
     parts = Parts.of(inputs, outputs, device.CPU)
     assert (parts.count, parts.cut) == (count, cut) if count else parts is None
 
@@ -531,7 +532,7 @@ def test_blocks_stay_while_there_is_room(
 ) -> None:
     """``much``: how often there is room, as one looks."""
     came, looks = [0], [0]
-    private = clients._private
+    private = client.private
 
     def counted(*given: Any) -> Any:
         came[0] += 1
@@ -544,7 +545,7 @@ def test_blocks_stay_while_there_is_room(
     with with_candidate(judge) as (v, candidate):
         with monkeypatch.context() as m:
             m.setattr(device.Cpu, "room", room)
-            m.setattr(clients, "_private", counted)
+            m.setattr(client, "private", counted)
             v._stream(candidate, v._jobs())
         assert came[0] < 12 if much > 99 else came[0] > 15, "blocks"
         kept = [n for n in ("draw", "out0", "out1") if v.reference._room[n]]
@@ -660,7 +661,7 @@ def test_a_block_that_makes_no_sense_is_closed() -> None:
     block = Block.create(4096)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(LayoutError):
-        clients._private(
+        client.private(
             device.CPU, [os.dup(block.fd)], {"size": 4096, "layout": beyond}, uncopied=True
         )
     assert len(os.listdir("/proc/self/fd")) == before
@@ -769,7 +770,7 @@ def test_a_candidate_holds_no_output_when_it_answers(
         block.close()
 
 
-class Counted(clients.CandidateClient):
+class Counted(candidate_client.CandidateClient):
     """A candidate that is right, and asked when the reference has answered."""
 
     def __init__(self, beside: ReferenceClient) -> None:
@@ -784,9 +785,9 @@ class Counted(clients.CandidateClient):
         self.outputs = self.beside.forward(tree, inputs, ["eager"])[0]["tensors"]
         self.met += map(weakref.ref, [*inputs, *self.outputs])
 
-    def finish_forward(self) -> clients.Answer:
+    def finish_forward(self) -> candidate_client.Answer:
         given, self.outputs = self.outputs, []
-        return clients.Answer(given, "", [], False)
+        return candidate_client.Answer(given, "", [], False)
 
 
 def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -846,7 +847,7 @@ def test_who_leaves_no_memory_for_what_is_expected(
 ) -> None:
     def judged(took: bool) -> Any:
         with monkeypatch.context() as m:
-            m.setattr(clients.CandidateClient, "took_memory", lambda _: took)
+            m.setattr(candidate_client.CandidateClient, "took_memory", lambda _: took)
             m.setattr(windows.Redrawn, "expected", full)
             more: dict[str, Any] = {"time": True, "want_baselines": ["eager"]}
             return judge.verdict(SMALL, form(SAME), require_custom=False, **more)

@@ -12,10 +12,11 @@ import torch
 from test_referee import AFFINE_INIT, HEAD, SCALED, Judge, eager, model_new
 
 from kwharness.base.protocol import Closed
-from kwharness.clients.clients import CandidateClient, WorkerGone
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.errors import WorkerGone
 from kwharness.machine import device
 from kwharness.numerics import families
-from kwharness.process.forkserver import Exit
+from kwharness.process.fork_client import Exit
 from kwharness.referee import evaluation
 from kwharness.referee.evaluation import Evaluation, Fault, faults
 from kwharness.verify import verify

@@ -1,0 +1,303 @@
+"""The cache of what was built.
+
+A folder holds three things, each written to a temporary name and renamed: objects/<key>.so with
+<key>.json beside it (SHA-256 and the compiler's report), builds/<key>.json (what a whole candidate
+came to), and header-<key>/ (our lighter torch/extension.h with precompiled forms of it). An object
+whose hash is not the recorded one counts as absent and is built again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import kernelwright
+from kwharness.build import compilers, headers, reports
+from kwharness.build.artifacts import (
+    NATIVE,
+    TRITON,
+)
+from kwharness.clients.errors import (
+    check_shape as hold,
+)
+from kwharness.clients.workshop import Failed
+from kwharness.machine import toolchain
+from kwharness.torch_compile import triton_cache
+
+RULES = "12"  # changes when the same candidate would build to something else
+MAX_BYTES = 256 << 20  # of one object
+MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
+FAILED = ".failed.json"  # what is known of a source that does not compile
+KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and is kept
+NONE = "none"  # the CUTLASS of a candidate that asks for it, where there is none
+
+
+def open_artifacts(built: dict[str, Any]) -> list[int]:
+    """Returns a descriptor for each artifact of a build: a sealed copy in memory of the object,
+    verified.
+
+    The caller closes them. Raises OSError where the cache no longer holds what was built: build
+    again.
+    """
+    fds: list[int] = []
+    try:
+        for artifact in built.get("artifacts") or ():
+            fds.append(opened(artifact))
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return fds
+
+
+def opened(artifact: dict[str, Any]) -> int:
+    """The same for one artifact."""
+    with open(artifact["path"], "rb") as f:
+        data = f.read()
+    if hashlib.sha256(data).hexdigest() != artifact["sha256"]:
+        raise OSError(f"{artifact['path']} is not what was built")
+    return _sealed(data, artifact["name"])
+
+
+def cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+    said = read_json(path_in(cache_dir, "objects", object_key(request) + FAILED))
+    try:
+        hold(said, {"late": bool, "log": str, "errors": list, "reaches": [str]})
+    except ValueError:
+        return None
+    return said
+
+
+def cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+    key = object_key(request)
+    record = read_json(path_in(cache_dir, "objects", key + ".json"))
+    report = record.get("report") if record is not None else None
+    if record is None or not isinstance(report, dict):
+        return None
+    record |= {n: request[n] for n in ("kind", "name", "request")}
+    record |= {"key": key, "path": path_in(cache_dir, "objects", key + ".so")}
+    record["report"] = {
+        "log": str(report.get("log") or "")[: compilers.LOG_KEPT],
+        "vectorised": reports.diagnostics_of(report.get("vectorised")),
+        "missed": reports.diagnostics_of(report.get("missed")),
+        "kernels": reports.resources(report.get("kernels")),
+    }
+    return record if _intact(record) else None
+
+
+def kept_build(path: str) -> dict[str, Any] | None:
+    """Returns what a candidate came to, or None where that is not kept whole."""
+    record = read_json(path)
+    forms: dict[str, Any] = {"build": dict, "status": str, "reason": str, "missing": [str]}
+    forms |= {"normalised_hash": str, "language": str, "triton": bool}
+    forms["artifacts"] = [dict.fromkeys(("kind", "name", "request", "sha256", "path"), str)]
+    try:
+        hold(record, forms)
+        assert record is not None
+        hold(record["build"], {"form": str})
+        for name in ("errors", "vectorised", "missed"):
+            said = record["build"].get(name, [])
+            hold(said, [{"line": int, "message": str}])
+            if not all(0 <= d["line"] < 1 << 62 and d["message"].isprintable() for d in said):
+                return None
+        hold(record["build"].get("log", ""), str)
+        hold(record["build"].get("code", ""), str)
+        hold(record["build"].get("flags", []), [str])
+        hold(record.get("cutlass", ""), str)
+    except ValueError:
+        return None
+    whole = record["status"] in KEPT and all(_intact(a) for a in record["artifacts"])
+    if record.get("cutlass"):
+        whole = whole and record["cutlass"] == (toolchain.cutlass() or NONE)
+    return record if whole else None
+
+
+def object_key(request: dict[str, Any]) -> str:
+    flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
+    if request.get("language") == "cuda":
+        own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
+        flags = (*flags, *own, request["arch"], *_cuda_versions())
+        flags += (request["cutlass"],) if request.get("cutlass") else ()
+    asked = (RULES, request["kind"], request["request"])  # with the headers in its sources
+    return toolchain.key(*asked, *flags, toolchain.identity())
+
+
+def build_key(text: str, device: str, arch: str, forbids: bool) -> str:
+    cuda = (*kernelwright.CUDA_FLAGS, arch, *_cuda_versions()) if arch else ()
+    policy_is = "forbids" if forbids else "any"
+    own = (RULES, headers.digest(), policy_is, text, device, *kernelwright.FLAGS, *cuda)
+    return toolchain.key(*own, toolchain.identity())
+
+
+def _cuda_versions() -> tuple[str, str]:
+    return toolchain.nvcc_version(), kernelwright.nvrtc_version()
+
+
+def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
+    """Returns the artifact of what was compiled before by calling it, or None."""
+    record = read_json(path_in(cache_dir, "objects", key + ".json"))
+    file = dict.fromkeys(("name", "sha256", "path"), str)
+    try:
+        hold(record, file | dict.fromkeys(("key", "kind", "request"), str) | {"libraries": [file]})
+    except ValueError:
+        return None
+    assert record is not None
+    sound = all(map(_intact, [record, *record["libraries"]]))
+    sound = sound and all(triton_cache.names_library(n["name"]) for n in record["libraries"])
+    return record if record["kind"] == TRITON and sound else None
+
+
+def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> dict[str, Any]:
+    """Keeps what a worker has compiled (triton_cache.py) and returns its artifact; all of it, or
+    nothing. ``libraries``: descriptors, by names that names_library has found good. Raises Failed.
+    """
+    path = path_in(cache_dir, "objects", key + ".so")
+    artifact: dict[str, Any] = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
+    artifact |= {"path": path, "libraries": []}
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".new-") as folder:
+        whole = os.path.join(folder, "kernels")
+        artifact["sha256"] = copy_into(fd, whole, 2 * triton_cache.MAX_BYTES)
+        moves = [(whole, path)]
+        left = triton_cache.MAX_LIBRARY_BYTES
+        for i, (name, library) in enumerate(libraries.items()):
+            place = path_in(cache_dir, "objects", f"{key}-{i}.so")
+            moves.append((os.path.join(folder, str(i)), place))
+            sha256 = copy_into(library, moves[-1][0], left)
+            left -= os.path.getsize(moves[-1][0])
+            artifact["libraries"].append({"name": name, "sha256": sha256, "path": place})
+        for made, place in moves:
+            os.rename(made, place)
+    write_json(path.removesuffix(".so") + ".json", artifact)
+    return artifact
+
+
+def light_header(cache_dir: str) -> str:
+    """The folder with our torch/extension.h, in front of torch's own when compiling load_inline."""
+    return _header_folder(cache_dir, {compilers.SHIM: compilers.LIGHT_HEADER})
+
+
+def light_tensor(cache_dir: str) -> str:
+    """The same with tensor_light.h in place of torch's headers, for load_inline in CUDA."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    files = dict.fromkeys(compilers.STANDS_FOR, f'#include "{compilers.TENSOR_LIGHT[0]}"\n')
+    for name in compilers.TENSOR_LIGHT:
+        with open(os.path.join(here, name), encoding="utf-8") as f:
+            files[name] = f.read()
+    return _header_folder(cache_dir, files)
+
+
+def _header_folder(cache_dir: str, files: dict[str, str]) -> str:
+    key = toolchain.key(*itertools.chain(*files.items()), toolchain.identity())[:24]
+    folder = os.path.join(os.path.abspath(cache_dir), f"header-{key}")
+    if not os.path.exists(os.path.join(folder, compilers.SHIM)):
+        os.makedirs(os.path.join(folder, compilers.SHIM + ".gch"), mode=0o755, exist_ok=True)
+        for name in sorted(files, key=lambda n: n == compilers.SHIM):  # that one says it is whole
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), mode=0o755, exist_ok=True)
+            replace_file(os.path.join(folder, name), files[name].encode())
+    return folder
+
+
+def header_key(flags: Sequence[str]) -> str:
+    return toolchain.key(*compilers.torch_flags(flags))[:32]
+
+
+def _intact(artifact: dict[str, Any]) -> bool:
+    try:
+        with open(artifact["path"], "rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest() == artifact["sha256"]
+    except (OSError, KeyError):
+        return False
+
+
+def path_in(cache_dir: str, folder: str, name: str) -> str:
+    place = os.path.join(os.path.abspath(cache_dir), folder)
+    os.makedirs(place, exist_ok=True)
+    return os.path.join(place, name)
+
+
+def replace_file(path: str, data: bytes) -> None:
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
+    try:
+        with os.fdopen(fd, "wb") as f:
+            f.write(data)
+        os.chmod(temporary, 0o644)
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _read(fd: int, offset: int) -> bytes:
+    """Reads on in what another process made, who may have opened it for writing alone."""
+    try:
+        return os.pread(fd, 1 << 20, offset)
+    except OSError as e:
+        raise Failed("build_failed", f"what was built cannot be read: {e.strerror}") from e
+
+
+def copy_into(fd: int, path: str, limit: int) -> str:
+    """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise Failed("build_failed", "what was built is no file")
+    digest = hashlib.sha256()
+    out, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
+    try:
+        with os.fdopen(out, "wb") as f:
+            offset = 0
+            while piece := _read(fd, offset):
+                offset += len(piece)
+                if offset > limit:
+                    raise Failed("build_failed", f"the built object is larger than {limit} bytes")
+                digest.update(piece)
+                f.write(piece)
+        os.chmod(temporary, 0o644)
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return digest.hexdigest()
+
+
+def _sealed(data: bytes, name: str) -> int:
+    # The kernel takes 249 bytes, and a letter may have four.
+    fd = os.memfd_create(name[:60], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(fd, "wb", closefd=False) as f:
+        f.write(data)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as f:
+            value = json.load(f)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_json(path: str, value: dict[str, Any]) -> None:
+    replace_file(path, json.dumps(value, separators=(",", ":")).encode())
+
+
+def free(cache_dir: str) -> None:
+    """Removes everything that was built and kept."""
+    for name in ("objects", "builds", "facts"):
+        shutil.rmtree(os.path.join(cache_dir, name), ignore_errors=True)

@@ -1,0 +1,211 @@
+"""What compilers say of a source, by its lines in the candidate's file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import kernelwright
+from kwharness.build import compilers, headers, sass, source
+from kwharness.clients.errors import (
+    sentence,
+)
+from kwharness.clients.workshop import Failed, name_of, sources_of
+
+_NOT_INLINED = re.compile(r"\b(kw/\w{1,40}\.h): No such file|cannot open source file \"(kw/\w+\.h)")
+VOTERS = 5000  # lines of a source that tell where it lies in its file
+DIAGNOSTICS = compilers.MAX_DIAGNOSTICS
+MAX_TOLD = 300  # characters of why something was not built, before all else
+FOR_A_GPU = "it is written in CUDA, and the device is the CPU"
+
+
+def said_by(answer: dict[str, Any], log: str) -> dict[str, Any]:
+    """Returns what a compiler said of a source that it did not compile, or should not have."""
+    reached = answer.get("reaches")
+    return {
+        "late": answer.get("code") == -1,
+        "log": log,
+        "errors": [list(d) for d in diagnostics_of(answer.get("errors"))],
+        "reaches": [str(n)[:80] for n in reached[:4]] if isinstance(reached, list) else [],
+    }
+
+
+def failure_of(said: dict[str, Any], request: dict[str, Any], text: str) -> Failed:
+    """Returns that as the failure of a request, with the lines of the candidate's file."""
+    log, name = said["log"], name_of(request)
+    if said["reaches"]:
+        reason = f"{name} calls {', '.join(said['reaches'])}, which a kernel has no use for"
+        return Failed("rejected", sentence(reason), log=log)
+    lines = Lines(text, sources_of(request))
+    found = unique(lines.diagnostic(d) for d in diagnostics_of(said["errors"]))
+    last = compilers.last_words(log) or "its compiler does not say why"
+    first = found[0] if found else {"line": 0, "message": last}
+    where = f"line {first['line']}: " if first["line"] else ""
+    cuda = request.get("language") == "cuda"
+    lacks = (kernelwright.without_cutlass(s) for s in sources_of(request) if cuda)
+    words = next(filter(None, lacks), f"{where}{first['message']}")
+    m = _NOT_INLINED.search(words)
+    if m is not None and (header := m[1] or m[2]) in headers.texts():
+        words += f" (write #include <{header}> as a line of its own, nothing but // behind it)"
+    status = "timed_out" if said["late"] else "build_failed"
+    reason = sentence(f"{name} does not compile: {words}")
+    return Failed(status, reason, log=lines.renumbered(log), errors=found)
+
+
+def message_of(answer: dict[str, Any]) -> str:
+    """What a builder says of its failure."""
+    error = answer.get("error")
+    return sentence(str(error.get("message", "")))[:300] if isinstance(error, dict) else ""
+
+
+def parsed_source(answer: dict[str, Any]) -> dict[str, Any]:
+    problems = answer.get("problems")
+    if not answer.get("ok"):
+        problems = [f"reading the source fails: {message_of(answer)}"]
+
+    def word(name: str, pattern: str, otherwise: str) -> str:
+        value = answer.get(name)
+        return value if isinstance(value, str) and re.fullmatch(pattern, value) else otherwise
+
+    return {
+        "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
+        "language": word("language", "[a-z]{1,16}", ""),
+        "form": word("form", "native|load_inline|triton|none", "none"),
+        "triton": answer.get("triton") is True,
+        "lazy": answer.get("lazy") is not False,
+        "given": word("given", r"\w{1,100}", ""),
+        "problems": [
+            sentence(str(p)[:500])
+            for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())
+        ],
+    }
+
+
+def diagnostic_of(problem: str) -> dict[str, Any]:
+    m = re.match(r"line ([0-9]{1,9}): ", problem)
+    return {"line": int(m[1]) if m else 0, "message": problem[m.end() :] if m else problem}
+
+
+def diagnostics_of(value: Any) -> list[tuple[int, int, str]]:
+    out = []
+    for item in value[: 10 * DIAGNOSTICS] if isinstance(value, list) else ():
+        if isinstance(item, (list, tuple)) and len(item) == 3:
+            place, text = item[:2], item[2]
+            if all(type(n) is int and 0 <= n < 1 << 31 for n in place) and isinstance(text, str):
+                out.append((*place, sentence(text[:500])))
+    return out[:DIAGNOSTICS]
+
+
+_RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
+_MEANS = ("load_bytes", "store_bytes")
+
+
+def resources(value: Any) -> list[dict[str, Any]]:
+    """Returns what is known of kernels, from a builder's word or a record."""
+    out: list[dict[str, Any]] = []
+    for item in value[:DIAGNOSTICS] if isinstance(value, list) else ():
+        if not isinstance(item, dict):
+            continue
+        numbers = {n: item.get(n, 0) for n in _RESOURCES}
+        if all(type(v) is int and 0 <= v < 1 << 31 for v in numbers.values()):
+            names = {n: sentence(str(item.get(n, ""))[:500]) for n in ("name", "arch")}
+            out.append(names | numbers | _mix(item))
+    return out
+
+
+def _mix(item: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is known of a kernel's instructions, as far as it is sound."""
+    found: dict[str, Any] = {}
+    counts = item.get("instructions")
+    if isinstance(counts, dict):
+        sound = {k: v for k, v in counts.items() if k in sass.CLASSES and type(v) is int}
+        found["instructions"] = {k: v for k, v in sound.items() if 0 < v < 1 << 31}
+    for n in _MEANS:
+        mean = item.get(n, 0)
+        if type(mean) in (int, float) and 0 < mean <= 64:
+            found[n] = float(mean)
+    if type(item.get("warps")) is int and 0 < item["warps"] <= 64:
+        found["warps"] = item["warps"]
+    return found
+
+
+def unique(found: Any) -> list[dict[str, Any]]:
+    seen = {(d["line"], d["message"]): d for d in found}
+    return list(seen.values())[:DIAGNOSTICS]
+
+
+def beside(text: str, sources: Sequence[str]) -> str:
+    """Returns a file without the sources that were built, where they stand in it as they are: every
+    byte of the Python that runs.
+    """
+    for built in sorted({s for s in sources if "\n" in s}, key=lambda s: (-len(s), s)):
+        text = text.replace(built, "\0")
+    return text
+
+
+# Where g++ ("source0.cpp:10:5: error") and nvcc ("source0.cu(10): error") say that something is, in
+# which function, and g++'s quotation of a line ("   10 |     float n;").
+_SAID_AT = re.compile(r"\bsource(\d{1,4})\.(?:cpp|cu)([:(])(\d{1,9})")
+_WITHIN = re.compile(r"^source\d{1,4}\.(?:cpp|cu): ")  # "source0.cpp: In function ‘...’:"
+_QUOTED = re.compile(r"^( *\d{1,9})( \|)")
+
+
+class Lines:
+    """Finds the lines of C++ sources in the Python file that holds them, by comparing text.
+
+    Nothing else is reliable: a source may be a literal, a join of literals, or come out of a
+    format.
+    """
+
+    def __init__(self, text: str, sources: Sequence[str]) -> None:
+        self._file = [line.strip() for line in text.split("\n")]
+        self._where: dict[str, list[int]] = {}
+        for i, line in enumerate(self._file, 1):
+            if line:
+                self._where.setdefault(line, []).append(i)
+        self._sources = [headers.apart(s).split("\n") for s in sources]
+        self._offsets = [self._offset(s) for s in self._sources]
+
+    def _offset(self, lines: list[str]) -> int:
+        votes: dict[int, int] = {}
+        for i, line in enumerate(lines[:VOTERS], 1):
+            for n in self._where.get(line.strip(), ())[:50]:
+                votes[n - i] = votes.get(n - i, 0) + 1
+        return max(votes, key=lambda o: (votes[o], -o)) if votes else 0
+
+    def line(self, source: int, number: int) -> int:
+        """The line of the file, or 0 where it cannot be told."""
+        if not (0 <= source < len(self._sources) and 0 < number <= len(self._sources[source])):
+            return 0
+        wanted = self._sources[source][number - 1].strip()
+        guess = number + self._offsets[source]
+        if 0 < guess <= len(self._file) and wanted in self._file[guess - 1]:
+            return guess
+        found = self._where.get(wanted, [])
+        return found[0] if len(found) == 1 else 0
+
+    def diagnostic(self, d: tuple[int, int, str]) -> dict[str, Any]:
+        return {"line": self.line(d[0], d[1]), "message": d[2]}
+
+    def renumbered(self, log: str) -> str:
+        """Returns a compiler's log with the file's lines in place of a source's, also before the
+        code that it quotes. What it says of places that are not in the file stays.
+        """
+        source = 0
+
+        def place(m: re.Match[str]) -> str:
+            nonlocal source
+            source = int(m[1])
+            number = self.line(source, int(m[3]))
+            return f"candidate.py{m[2]}{number}" if number else m[0]
+
+        def quoted(m: re.Match[str]) -> str:
+            number = self.line(source, int(m[1]))
+            return f"{number:{len(m[1])}}{m[2]}" if number else m[0]
+
+        said = []
+        for line in log.split("\n"):
+            moved = _WITHIN.sub("candidate.py: ", _SAID_AT.sub(place, line))
+            said.append(moved if moved != line else _QUOTED.sub(quoted, line))
+        return "\n".join(said)

@@ -1,0 +1,370 @@
+"""The referee's side of a candidate's worker."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kwharness.base.tensors import Layout, layout_of
+from kwharness.clients import client, errors, reference_client
+from kwharness.clients.workshop import Desk, Workshop
+from kwharness.machine.device import CPU, Device
+from kwharness.model import weights
+from kwharness.model.construction import CONSTRUCTION_SEED
+from kwharness.model.state import NOTHING, Carried
+from kwharness.torch_compile import triton_cache
+
+COMPILED_S = 60.0  # that a process may take to hand over what it has compiled, all together
+HANDING_OVER = "handing over what it compiled"
+DIGESTED = 1 << 24  # elements at once
+
+
+class Answer:
+    """What a candidate gave for one forward."""
+
+    def __init__(
+        self, outputs: list[torch.Tensor], problem: str, wrote: list[int], outside: bool
+    ) -> None:
+        self.outputs = outputs  # private copies
+        self.problem = (
+            problem  # one sentence where structure, dtype, shape or aliasing is not the reference's
+        )
+        self.wrote = wrote  # numbers of the inputs that it changed
+        self.outside = outside  # whether it wrote beside them
+
+
+class CandidateClient(client.Client):
+    """The candidate worker."""
+
+    def __init__(self, worker: errors.Spawned, timeout: float, device: Device = CPU) -> None:
+        super().__init__(worker, device)
+        self.timeout = timeout  # of one forward
+        self.desk: Desk | None = None  # where it asks for what it has built
+        self.carried = NOTHING
+        self.sparing = False  # see ReferenceClient
+        self.plan: weights.Plan | None = None  # how it gets weights; None: as a state_dict
+        self.broken: list[int] = []  # by its word, how often it moved which of the breaks
+        self._answered: dict[str, Any] = {}
+        self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
+
+    def kill(self) -> None:
+        """Kills it, and learns before what it tried that is not its business."""
+        self.worker.log()
+        super().kill()
+        if self.desk is not None:
+            self.desk.close()
+
+    def granted(self) -> float:
+        return self.desk.granted() if self.desk is not None else 0.0
+
+    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
+        try:
+            return super().finish(fds_wanted)
+        finally:
+            if self.desk is not None and self.desk.trouble is not None:
+                raise self.desk.trouble  # whatever it made of that
+
+    def builds_on_its_own(self) -> None:
+        """From here on what is built for it takes its own time."""
+        if self.desk is not None:
+            self.desk.no_more()
+
+    def load(
+        self,
+        source: str,
+        artifacts: list[dict[str, Any]],
+        fds: Sequence[int],
+        *,
+        threads: int,
+        timeout: float,
+        stand_in: bool = False,
+        workshop: Workshop | None = None,
+        elsewhere: bool = False,
+        forbids: bool = False,
+        handed_out: bool = False,
+    ) -> None:
+        """Imports it. ``stand_in``: its custom code does nothing. ``workshop``: where it asks for
+        what is not among the ``artifacts``. ``elsewhere``: they are for a device that is not here.
+        ``forbids``: what policy forbids fails. ``handed_out``: it is the file that its user gets.
+        """
+        msg = {"op": "load", "source": source, "artifacts": artifacts, "threads": threads}
+        msg |= {"stand_in": stand_in, "elsewhere": elsewhere}
+        msg |= {"forbids": forbids, "asks": workshop is not None, "handed_out": handed_out}
+        doing = "importing the candidate"
+        if workshop is None:
+            self.ask(msg, fds, timeout, doing)
+            return
+        self.desk, theirs = workshop.desk([a["request"] for a in artifacts])
+        with theirs:
+            msg["failed"] = workshop.failed()
+            self.begin(msg, [*fds, theirs.fileno()], timeout, doing)
+        self.finish()
+
+    def init(
+        self,
+        tree: Any,
+        tensors: Sequence[torch.Tensor],
+        *,
+        eval_mode: bool,
+        timeout: float,
+        seed: int = CONSTRUCTION_SEED,
+        breaks: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        layout = self.put("init", tensors) if tensors else []
+        msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode, "seed": seed}
+        msg["breaks"] = list(breaks)
+        answer, _ = self.ask(msg, timeout=timeout, doing="constructing ModelNew")
+        with self._understood():
+            errors.check_shape(answer, {"broken": [int]})
+            if len(answer["broken"]) != len(breaks):
+                raise ValueError("other contents than were to be moved")
+            self.broken = answer["broken"]
+
+    def plan_for(self, reference: weights.Reference) -> weights.Plan:
+        """Returns how it gets the weights of a reference that was constructed under the same seed,
+        by what it says of its own as they were constructed.
+        """
+        said, _ = self._describe({})
+        with self._understood():
+            errors.check_shape(said, {"takes": str, "names": [str], "constants": list})
+            errors.check_shape(said, {"specs": [{"shape": [int], "dtype": str}]})
+            if len(set(said["names"])) < len(said["names"]):
+                raise ValueError("two weights of one name")
+            like = [reference_client.like_spec(s) for s in said["specs"]]
+            own = reference_client.weight_entries(said["names"], like, said["constants"])
+            if said["takes"] not in ("", weights.LOAD_REFERENCE_STATE, weights.LOAD_STATE_DICT):
+                raise ValueError("no method that takes weights")
+        if said["takes"]:
+            return weights.whole(reference, said["takes"])
+        wanted = weights.to_look_at(reference, own)
+        if wanted:
+            layout, size = layout_of([own[i].value for i in wanted])
+            block = self.block("own", size)
+            self._describe({"wanted": [own[i].name for i in wanted], "layout": layout})
+            for i, view in zip(wanted, block.views(layout), strict=True):
+                own[i] = replace(own[i], value=view.clone())
+            self._replace("own")
+        return weights.plan(reference, own)
+
+    def _describe(self, more: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        asked = max(self.timeout, 30.0)
+        return self.ask({"op": "describe", **more}, timeout=asked, doing="telling its weights")
+
+    def carry(self, carried: Carried) -> None:
+        """Says what the reference carries from call to call. Comes before weights."""
+        self.carried = carried
+        msg = {"op": "carry", "carried": carried.to_json()}
+        self.ask(msg, timeout=max(self.timeout, 30.0), doing="taking the state")
+
+    def set_state(
+        self, names: Sequence[str], state: Sequence[torch.Tensor], *, in_place: bool = False
+    ) -> bool:
+        """Gives it the reference's weights, as its plan says. Returns False where an in-place
+        change found other names.
+        """
+        own = self.plan is not None and not self.plan.whole
+        if self.plan is not None:
+            names, state = self.plan.given(names, state)
+        layout = self.put("state", state) if state else []
+        msg: dict[str, Any] = {"op": "set_state", "names": list(names), "layout": layout}
+        msg |= {"in_place": in_place, "own": own}
+        answer, _ = self.ask(msg, timeout=max(self.timeout, 30.0), doing="taking the weights")
+        return answer.get("changed") is not False
+
+    def begin_forward(
+        self,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        output_tree: Any,
+        aliases: Sequence[int],
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        """``goes_on``: it has the state that its last forward left. What is behind the inputs then
+        tells it nothing.
+        """
+        if goes_on:
+            given = self.carried.given
+            inputs = [*inputs[:given], *(torch.zeros_like(t) for t in inputs[given:])]
+        wanted, size = layout_of(outputs)
+        out = self.block("out", size)
+        out.bytes().fill_(client.OUT_BYTE)
+        layout = self.put("in", inputs, client.GUARD, self.orders)
+        msg = {
+            "op": "forward",
+            "tree": tree,
+            "layout": layout,
+            "outputs": wanted,
+            "output_tree": output_tree,
+            "sparing": self.sparing,
+            "goes_on": goes_on,
+        }
+        self._pending = (layout, inputs, wanted, list(aliases))
+        self.begin(msg, (), self.timeout, "a forward")
+
+    def let_go(self) -> None:
+        """Gives back the memory that is shared with it, until it is asked again."""
+        self._replace("in", "out")
+
+    def finish_forward(self) -> Answer:
+        self.wait_forward()
+        return self.answer()
+
+    def wait_forward(self) -> None:
+        """Waits until the forward has ended."""
+        self._answered, _ = self.finish()
+        self.builds_on_its_own()
+
+    def answer(self) -> Answer:
+        """Returns what the forward gave, once it has ended."""
+        assert self._pending is not None
+        msg = self._answered
+        layout, inputs, wanted, aliases = self._pending
+        self._pending = None  # the inputs may be large, and nobody else's any more
+        outputs = [v.clone() for v in self._blocks["out"].views(wanted)]
+        views = self._blocks["in"].views(layout)
+        wrote = [
+            i
+            for i, (v, t) in enumerate(zip(views, inputs, strict=True))
+            if i not in self.carried.written and not same_bytes(v, t)
+        ]
+        outside = not client.guards(self._blocks["in"], layout, client.GUARD).intact(
+            client.GUARD_BYTE
+        )
+        return Answer(outputs, _misfit(msg, wanted, aliases, self.carried), wrote, outside)
+
+    def compiled(self) -> tuple[int, dict[str, int]]:
+        """Returns descriptors, the caller's to close, of what Triton and torch.compile have made in
+        it, -1 where that is nothing, and of libraries that come with it, by name.
+        """
+        before, held = self.until, list[int]()
+        self.until = min(before, time.monotonic() + COMPILED_S)
+        try:
+            answer = self._handed({"op": "compiled"}, 1, held)
+            with self._understood():
+                errors.check_shape(answer, {"libraries": int})
+            if not held:
+                return -1, {}
+            self._plain(held, 2 * triton_cache.MAX_BYTES)
+            names = self._libraries(min(answer["libraries"], triton_cache.MAX_LIBRARIES), held)
+            return held[0], dict(zip(names, held[1:], strict=True))
+        except BaseException:
+            for fd in held:
+                os.close(fd)
+            raise
+        finally:
+            self.until = before
+
+    def _libraries(self, count: int, held: list[int]) -> list[str]:
+        """Returns the names of so many libraries that it has made; adds their descriptors."""
+        names: list[str] = []
+        while len(names) < count:
+            request = {"op": "compiled", "after": len(names)}
+            some = self._handed(request, triton_cache.AT_ONCE, held)
+            with self._understood():
+                errors.check_shape(some, {"names": [str]})
+                names += some["names"]
+                if not some["names"] or not len(set(names)) == len(names) == len(held) - 1:
+                    raise ValueError("other libraries than there are")
+                if not all(map(triton_cache.names_library, some["names"])):
+                    raise ValueError("a name that no library has")
+            self._plain(held[1:], triton_cache.MAX_LIBRARY_BYTES)
+        return names
+
+    def _plain(self, fds: Sequence[int], most: int) -> None:
+        """Has all of them be files, of so many bytes together at most."""
+        with self._understood():
+            found = [os.fstat(fd) for fd in fds]
+            if not all(stat.S_ISREG(f.st_mode) for f in found):
+                raise ValueError("what is no file")
+            if sum(f.st_size for f in found) > most:
+                raise ValueError(f"files of over {most} bytes")
+
+    def _handed(self, msg: dict[str, Any], most: int, held: list[int]) -> dict[str, Any]:
+        """Asks for what it has compiled, and adds the descriptors that come."""
+        if time.monotonic() > self.until:
+            self.doing, self._allowed = HANDING_OVER, COMPILED_S
+            raise self._late()
+        answer, fds = self.ask(msg, timeout=COMPILED_S, doing=HANDING_OVER, fds_wanted=most)
+        held += fds
+        return answer
+
+    def give_libraries(self, libraries: Sequence[tuple[str, int]]) -> None:
+        """Gives it libraries that were made in another process of its: names and descriptors."""
+        for at in range(0, len(libraries), triton_cache.AT_ONCE):
+            some = libraries[at : at + triton_cache.AT_ONCE]
+            self.ask(
+                {"op": "libraries", "names": [name for name, _ in some]}, [fd for _, fd in some]
+            )
+
+    def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""
+        self.ask({"op": "settle"}, timeout=self.timeout)
+        layout = self.put("in", inputs, client.GUARD, self.orders)
+        msg, _ = self.ask(
+            {"op": "trace", "tree": tree, "layout": layout},
+            timeout=3 * self.timeout,
+            doing="a traced forward",
+        )
+        return msg.get("trace")
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one dtype and shape are the same bit by bit."""
+    if not a.numel():
+        return True
+    plain = a.is_contiguous() and b.is_contiguous() and a.is_cpu and b.is_cpu
+    if plain and a.dtype == b.dtype and a.shape == b.shape:
+        return client.libc.memcmp(a.data_ptr(), b.data_ptr(), a.numel() * a.element_size()) == 0
+    if a.is_floating_point() or a.is_complex():
+        words = {2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}[a.element_size()]
+        return torch.equal(a.reshape(-1).view(words), b.reshape(-1).view(words))
+    return torch.equal(a, b)
+
+
+def digest(t: torch.Tensor, salt: int) -> int:
+    """Returns a number by which tensors of one dtype and shape are the same bit by bit: it is
+    another for others, but for one in 2^31 or so. A sum of their words times random odd numbers,
+    modulo 2^64 (Carter and Wegman, Universal classes of hash functions, 1979).
+    """
+    if t.is_complex():
+        t = torch.view_as_real(t)
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()]
+    g = torch.Generator(t.device).manual_seed(salt)
+    total = 0
+    for c in t.reshape(-1).view(words).split(DIGESTED):
+        by = torch.randint(-(1 << 62), 1 << 62, c.shape, generator=g, device=t.device)
+        total += int(by.bitwise_or_(1).mul_(c).sum())
+    return total % (1 << 64)
+
+
+def _misfit(msg: dict[str, Any], wanted: Layout, aliases: list[int], carried: Carried) -> str:
+    """Returns one sentence on what is not as the reference's, or ""."""
+    specs = msg.get("outputs")
+    if not isinstance(specs, list):
+        return "its outputs are not described"
+    if msg.get("fits") is not True:
+        mine, theirs = len(specs), carried.returned if carried else len(wanted)
+        return f"it returns {mine} tensors in another structure, the reference returns {theirs}"
+    for i, w in enumerate(wanted):
+        got = specs[i] if i < len(specs) and isinstance(specs[i], dict) else {}
+        if got.get("shape") != w["shape"]:
+            shape = str(got.get("shape"))[:100]
+            return f"{carried.output(i)} has shape {shape}, the reference's has {w['shape']}"
+        if got.get("dtype") != w["dtype"]:
+            dtype = str(got.get("dtype"))[:20]
+            return f"{carried.output(i)} is {dtype}, the reference's is {w['dtype']}"
+    said = msg.get("aliases")
+    if isinstance(said, list):
+        for i, (mine, theirs) in enumerate(zip(said, aliases, strict=False)):
+            if isinstance(mine, int) and mine >= 0 and theirs < 0:
+                what = carried.output(i)
+                return f"{what} lies in the memory of input {mine}, the reference's is its own"
+    return ""
