@@ -64,10 +64,11 @@ from kwharness.profile import ncu, profile_forward
 from kwharness.referee.warm_pool import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from kwharness.standalone import interpreter, sanitizers, usage
 from kwharness.task import inspect_task
-from kwharness.timing import weight_packing, windows, windows_cuda
+from kwharness.timing import weight_packing, window_base, windows_cuda
 from kwharness.timing.baselines import BaselineFailed
 from kwharness.timing.timing import Budget, Timing, budget_of
-from kwharness.timing.windows import CallFailed, Redrawn, TimedWorker
+from kwharness.timing.window_base import CallFailed
+from kwharness.timing.window_session import Redrawn, TimedWorker
 from kwharness.torch_compile import inductor, triton_cache
 from kwharness.verify import assumptions, initial_weights, verify
 from kwharness.verify.initial_weights import Shared
@@ -352,7 +353,7 @@ def _not_timed(e: BaselineFailed) -> Infrastructure | Ill:
 def _busy(e: BaseException | None) -> bool:
     """Whether all that has led to this began with a GPU that was at work for nobody."""
     while e is not None:
-        if isinstance(e, CallFailed) and e.error.get("type") == windows.GPU_BUSY:
+        if isinstance(e, CallFailed) and e.error.get("type") == window_base.GPU_BUSY:
             return True
         e = e.__cause__
     return False
@@ -2073,7 +2074,7 @@ class Evaluation:
         judge = self.verification
         drawn, tree = judge.draws, judge.draws[0].tree
         seeds: dict[int, int] = {}
-        slots = windows.Slots.of(judge.inputs, judge.outputs, reference.orders)
+        slots = window_base.Slots.of(judge.inputs, judge.outputs, reference.orders)
         # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed
         # has less of it: where there is room nothing is.
         room = verify.Room()
@@ -2150,11 +2151,11 @@ class Evaluation:
             except BaselineFailed as e:
                 raise _not_timed(e) from e
             except CallFailed as e:
-                if e.error.get("type") == windows.TOOK_MEMORY:
+                if e.error.get("type") == window_base.TOOK_MEMORY:
                     raise Fault("crashed", *_TOOK_MEMORY) from e
-                if e.error.get("type") == windows.GPU_BUSY and self.device.kind == "cuda":
+                if e.error.get("type") == window_base.GPU_BUSY and self.device.kind == "cuda":
                     _acquit(e, candidates)
-                if e.error.get("type") in (windows.RAN_ON, windows.GPU_BUSY):
+                if e.error.get("type") in (window_base.RAN_ON, window_base.GPU_BUSY):
                     raise Fault("cheated", str(e.error.get("message"))[:300]) from e
                 if e.error.get("type") == "OutputMismatch":
                     message = str(e.error.get("message"))[:300]

@@ -20,21 +20,21 @@ How the referee uses it, per evaluation::
   baseline. Timing calls ``kill`` on every worker that it was given, once. Every call must give a
   new process and ``kill`` must end it: that no candidate exists while a baseline is timed rests
   on it.
-- A candidate that fails raises ``windows.CallFailed`` or what its channel raises; a baseline that
-  fails when it is measured alone is noted and left out, except for eager. Eager's failure, and
-  that of one that takes turns with a candidate, is ``BaselineFailed``.
+- A candidate that fails raises ``CallFailed`` or what its channel raises; a baseline that fails
+  when it is measured alone is noted and left out, except for eager. Eager's failure, and that of
+  one that takes turns with a candidate, is ``BaselineFailed``.
 - ``Timed.learned`` goes into the cache and comes back as ``known`` for the same task, device,
   versions, precision.
 
 The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
 10 % + 2 us and what wall may be off by, else it is ``wall``, and the participant is marked unless
 the noise of single windows may be the cause. A baseline is trusted: its time is always ``event``.
-Both clocks come from ``fresh`` windows; the other kinds (windows.py) are there to be checked and
-compared. A win has to be seen by both clocks: the lower end of a speedup's interval is the lesser
-of what either gives; and calls made one by one have to show it as well. So a worker that shortens
-its own clock by less than the tolerance wins nothing. Where most windows of either side were
-disturbed, or too few were not, nobody wins and nobody loses: the interval holds 1. The sample is a
-window's mean, never a call's median, which would hide a first call that does the work of all.
+Both clocks come from ``fresh`` windows; the other kinds (window_session.py) are there to be checked
+and compared. A win has to be seen by both clocks: the lower end of a speedup's interval is the
+lesser of what either gives; and calls made one by one have to show it as well. So a worker that
+shortens its own clock by less than the tolerance wins nothing. Where most windows of either side
+were disturbed, or too few were not, nobody wins and nobody loses: the interval holds 1. The sample
+is a window's mean, never a call's median, which would hide a first call that does the work of all.
 
 From wall is taken what a window costs. At ``certify`` that is seen in the baselines' windows of the
 same round, and what is uncertain about it is in the interval, which is made of rounds. At
@@ -80,19 +80,10 @@ from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import CPU, Device
 from kwharness.timing import baselines, windows_cuda
 from kwharness.timing.baselines import EAGER, BaselineFailed
-from kwharness.timing.windows import (
-    TOOK_MEMORY,
-    CallFailed,
-    Contents,
-    Evictor,
-    Redrawn,
-    Session,
-    Slots,
-    Stopped,
-    TimedWorker,
-    Window,
-    evictor,
-)
+from kwharness.timing.cache_flush import Evictor, evictor
+from kwharness.timing.input_pool import Contents
+from kwharness.timing.window_base import TOOK_MEMORY, CallFailed, Slots
+from kwharness.timing.window_session import Redrawn, Session, Stopped, TimedWorker, Window
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
 CheckVaried = Callable[[int, list[torch.Tensor]], str | None]

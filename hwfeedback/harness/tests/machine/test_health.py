@@ -23,7 +23,7 @@ from kwharness.referee import main as referee
 from kwharness.standalone import interpreter
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
-from kwharness.timing import timing, windows
+from kwharness.timing import timing, window_base
 from kwharness.verify import verify
 
 XID = "look at the kernel's log (dmesg) for Xid"
@@ -277,7 +277,7 @@ def test_a_reference_that_meets_it_later(
 @pytest.mark.parametrize("text", ["CUDA error: GPU is lost", "division by zero"])
 def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
     times = types.SimpleNamespace(device=types.SimpleNamespace(kind=on), notes=[])
-    failed = windows.CallFailed({"type": "AcceleratorError", "message": text})
+    failed = window_base.CallFailed({"type": "AcceleratorError", "message": text})
     lost = timing._Lost("compile", failed)
     lost.__cause__ = failed
     if on == "cpu" or "CUDA" not in text:

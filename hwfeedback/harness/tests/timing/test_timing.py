@@ -18,7 +18,7 @@ from judging import LLC, busy
 
 from kwharness.base import stats
 from kwharness.machine import device
-from kwharness.timing import baselines, timing, windows
+from kwharness.timing import baselines, timing, window_base, window_session, window_worker
 
 SHAPE = (64, 64)
 
@@ -191,13 +191,13 @@ def test_large_contents_are_one_workers_at_a_time(
     monkeypatch.setattr(timing, "STAYS_S", 0.0)
     monkeypatch.setattr(timing, "ASIDE_BYTES", 1 << 60 if room else -(1 << 60))
     draw = forked.draw(SHAPE)
-    slots = windows.Slots.of(draw(0), draw(0))
-    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2.0])
+    slots = window_base.Slots.of(draw(0), draw(0))
+    contents = window_session.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2.0])
     makes = {n: forked.spinning(0.001) for n in ("eager", "compile", "candidate")}
     opened: list[Any] = []
 
-    class Seen(windows.Session):
-        def __init__(self, worker: windows.TimedWorker, *given: Any, **more: Any) -> None:
+    class Seen(window_session.Session):
+        def __init__(self, worker: window_session.TimedWorker, *given: Any, **more: Any) -> None:
             assert all(w.killed for w in opened), "another one has its blocks"
             super().__init__(worker, *given, **more)
             opened.append(worker)
@@ -227,21 +227,21 @@ def test_what_the_reference_keeps_is_no_baselines(
     free = [64 << 30]
     monkeypatch.setattr(device.Cpu, "room", lambda _: (free[0], 80 << 30))
     draw = forked.draw(SHAPE)
-    slots = windows.Slots.of(draw(0), draw(0))
+    slots = window_base.Slots.of(draw(0), draw(0))
 
     def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         free[0] = (64 << 30) - kept  # its first answer is in blocks that stay
         return [inputs[0] * 2.0]
 
     makes = {n: forked.spinning(0.001) for n in ("eager", "compile", "candidate")}
-    contents = windows.Redrawn(slots, draw, eager)
+    contents = window_session.Redrawn(slots, draw, eager)
     _, spawner, _ = time_it(makes, "certify", want=["eager", "compile"], contents=contents)
     assert (spawner.count("eager"), spawner.count("compile")) == (2, 3)
 
 
 @pytest.mark.alone
 def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         calls = 0
 
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -259,10 +259,10 @@ def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
 def hiding(share: float) -> forked.Make:
     """A worker of 5 ms a call whose own clock shows this share of them."""
 
-    def make() -> windows.Forward:
-        honest = windows._now
+    def make() -> window_base.Forward:
+        honest = window_base.now_ns
         start = honest()
-        windows._calls.__defaults__ = (lambda: int(start + (honest() - start) * share),)
+        window_worker._calls.__defaults__ = (lambda: int(start + (honest() - start) * share),)
         return forked.spinning(0.005)()
 
     return make
@@ -291,7 +291,7 @@ def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
 
 @pytest.mark.alone
 def test_another_algorithm_for_timed_calls_is_found() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         # Right on what is drawn, wrong on the large numbers of verification.
         return lambda args: [torch.where(args[0].abs() < 100, args[0] * 2, torch.nan)]
 
@@ -310,7 +310,7 @@ def test_another_algorithm_for_timed_calls_is_found() -> None:
 
 @pytest.mark.alone
 def test_a_candidate_that_fails_is_not_a_measurement() -> None:
-    with pytest.raises(windows.CallFailed, match="division"):
+    with pytest.raises(window_base.CallFailed, match="division"):
         time_it({"eager": forked.spinning(0.001), "candidate": lambda: lambda args: [1 // 0]})
 
 
@@ -333,7 +333,7 @@ def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
 ) -> None:
     monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
 
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
             if broken.exists():
                 raise RuntimeError("out of luck")
@@ -344,7 +344,7 @@ def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
     with tempfile.TemporaryDirectory() as folder:
         broken = pathlib.Path(folder) / "broken"
 
-        def candidate() -> windows.Forward:
+        def candidate() -> window_base.Forward:
             broken.touch()
             return lambda args: [args[0] * 2]
 
@@ -604,9 +604,9 @@ def test_work_shared_between_calls_wins_nothing_and_loses_all_the_same() -> None
 def test_windows_fit_time_and_memory() -> None:
     budget = timing.BUDGETS["quick"]
 
-    def slots(size: int) -> windows.Slots:
+    def slots(size: int) -> window_base.Slots:
         meta = [torch.empty(size, dtype=torch.uint8, device="meta")]
-        return windows.Slots.of(meta, meta)
+        return window_base.Slots.of(meta, meta)
 
     assert timing.plan(1e6, slots(64), budget).fresh == 20
     assert timing.plan(1e3, slots(64), budget).fresh == timing.MAX_CALLS

@@ -34,7 +34,7 @@ from kwharness.referee import evaluation
 from kwharness.referee.evaluation import Evaluation, Infrastructure, NoRoom
 from kwharness.referee.warm_pool import Kept
 from kwharness.task.inspect_task import Invalid
-from kwharness.timing import windows
+from kwharness.timing import process_use, window_base, window_session
 from kwharness.timing.baselines import BaselineFailed
 from kwharness.verify import verify
 from kwharness.verify.verify import Calibration
@@ -608,9 +608,9 @@ def test_nothing_is_freed_beside_what_is_timed(
     """Where there is room: else each draw for a timed call is gone with it."""
     passing: list[bool] = []
     inside: list[int] = []
-    real, drawn = windows.Redrawn.row, ReferenceClient.draws
+    real, drawn = window_session.Redrawn.row, ReferenceClient.draws
 
-    def row(self: windows.Redrawn, at: int) -> torch.Tensor:
+    def row(self: window_session.Redrawn, at: int) -> torch.Tensor:
         inside.append(at)
         try:
             return real(self, at)
@@ -623,7 +623,7 @@ def test_nothing_is_freed_beside_what_is_timed(
         return drawn(self, seeds, **more)
 
     monkeypatch.setattr(ReferenceClient, "draws", draws)
-    monkeypatch.setattr(windows.Redrawn, "row", row)
+    monkeypatch.setattr(window_session.Redrawn, "row", row)
     if not room:
         monkeypatch.setattr(verify, "ROOMY", (1 << 40, 1 << 40))
     asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
@@ -848,7 +848,7 @@ def test_who_leaves_no_memory_for_what_is_expected(
     def judged(took: bool) -> Any:
         with monkeypatch.context() as m:
             m.setattr(candidate_client.CandidateClient, "took_memory", lambda _: took)
-            m.setattr(windows.Redrawn, "expected", full)
+            m.setattr(window_session.Redrawn, "expected", full)
             more: dict[str, Any] = {"time": True, "want_baselines": ["eager"]}
             return judge.verdict(SMALL, form(SAME), require_custom=False, **more)
 
@@ -909,7 +909,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self.over:
-            here = windows.tree(os.getpid())
+            here = process_use.tree(os.getpid())
             self.most = max(self.most, sum(map(held, here)))
             self._looked.set()
             time.sleep(0.005)
@@ -954,8 +954,8 @@ def test_contents_are_drawn_again() -> None:
         return [torch.full((3, 5), float(i)), torch.arange(4) + i]
 
     first = draw(0)
-    slots = windows.Slots.of(first, first[:1])
-    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
+    slots = window_base.Slots.of(first, first[:1])
+    contents = window_session.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
     contents.grow(5)
     contents.vary([[torch.full((3, 5), 0.5), torch.arange(4)]])
     assert len(contents) == 5 and contents.varied == range(-1, 0)
@@ -977,12 +977,12 @@ def test_nobody_waits_less_for_a_worker_because_contents_are_drawn() -> None:
         time.sleep(2)  # so long that a busy machine makes no difference
         return [torch.full((3, 5), float(i))]
 
-    slots = windows.Slots.of([torch.empty(3, 5)], [torch.empty(3, 5)])
-    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
+    slots = window_base.Slots.of([torch.empty(3, 5)], [torch.empty(3, 5)])
+    contents = window_session.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
     contents.grow(2)
     worker = forked.Forked(forked.spinning(0.3))
     try:
-        session = windows.Session(worker, contents, 1, timeout_s=120)
+        session = window_session.Session(worker, contents, 1, timeout_s=120)
         session.until = time.monotonic() + 2
         (out,) = session.run("fresh", contents.take(1)).outputs()
         assert torch.equal(out, contents.expected([0])[0])
