@@ -24,7 +24,7 @@ from kwharness.standalone import interpreter
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
 from kwharness.timing import timing, window_base
-from kwharness.verify import verify
+from kwharness.verify import calibrate, calibration
 
 XID = "look at the kernel's log (dmesg) for Xid"
 NEWER = "install a newer NVIDIA driver"
@@ -220,12 +220,12 @@ ZEROS = "\n        if not x.any(): {}\n        return torch.softmax(x, -1)"
 
 
 def test_a_family_that_meets_it_is_not_left_out(judge: Judge) -> None:
-    def calibrated(statement: str) -> verify.Calibration:
+    def calibrated(statement: str) -> calibration.Calibration:
         worker = judge.server.spawn("reference", {"threads": 1})
         client = reference_client.ReferenceClient(worker, 30, Played())
         try:
             client.load(whole(forward=ZEROS.format(statement)), threads=1, eval_mode=False)
-            return verify.calibrate(client, want_compile=False)
+            return calibrate.calibrate(client, want_compile=False)
         finally:
             client.kill()
 
