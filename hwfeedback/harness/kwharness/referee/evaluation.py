@@ -66,7 +66,8 @@ from kwharness.standalone import interpreter, sanitizers, usage
 from kwharness.task import inspect_task
 from kwharness.timing import weight_packing, window_base, windows_cuda
 from kwharness.timing.baselines import BaselineFailed
-from kwharness.timing.timing import Budget, Timing, budget_of
+from kwharness.timing.budgets import Budget, budget_of
+from kwharness.timing.timing import Timing
 from kwharness.timing.window_base import CallFailed
 from kwharness.timing.window_session import Redrawn, TimedWorker
 from kwharness.torch_compile import inductor, triton_cache
