@@ -41,7 +41,10 @@ from kwharness.clients.reference_client import ReferenceClient  # noqa: E402
 from kwharness.machine import device as devices  # noqa: E402
 from kwharness.referee import evaluation  # noqa: E402
 from kwharness.task.inspect_task import Invalid  # noqa: E402
-from kwharness.verify.verify import Calibration, Failed, Verification, calibrate  # noqa: E402
+from kwharness.verify.calibrate import calibrate  # noqa: E402
+from kwharness.verify.calibration import Calibration  # noqa: E402
+from kwharness.verify.findings import Failed  # noqa: E402
+from kwharness.verify.verify import Verification  # noqa: E402
 
 COMPILE_S = 300.0
 MODES = ("compile", "max-autotune-no-cudagraphs")

@@ -10,7 +10,7 @@ import hostile
 import torch
 
 from kwharness.base import protocol
-from kwharness.timing import windows
+from kwharness.timing import input_pool, window_base, window_session
 
 _OK = {"ok": True}
 
@@ -19,7 +19,7 @@ def _draw(i: int) -> list[torch.Tensor]:
     return [torch.full((2, 3), float(i))]
 
 
-_CONTENTS = windows.Contents(windows.Slots.of(_draw(0), _draw(0)), _draw)
+_CONTENTS = input_pool.Contents(window_base.Slots.of(_draw(0), _draw(0)), _draw)
 _CONTENTS.grow(8)
 
 
@@ -52,14 +52,14 @@ def one(data: bytes) -> None:
     worker = hostile.Hostile(script)
     session = None
     try:
-        session = windows.Session(worker, _CONTENTS, 4, timeout_s=2)
+        session = window_session.Session(worker, _CONTENTS, 4, timeout_s=2)
         for kind in ("fresh", "chained"):
             window = session.run(kind, range(2))
             assert window.calls == 2 and window.wall_ns > 0 and window.event_mean_ns >= 0
             assert all(type(n) is int and 0 <= n < 1 << 62 for n in window.event_ns)
             assert len(window.outputs()) == 1
         session.close()
-    except windows.CallFailed as e:
+    except window_base.CallFailed as e:
         assert isinstance(e.error, dict)
     except protocol.ProtocolError:
         pass

@@ -43,7 +43,11 @@ MODULES: dict[str, tuple[str, ...]] = {
         "kwharness.task.inspect_task",
         "kwharness.base.tensors",
     ),
-    "session": ("kwharness.timing.windows", "kwharness.base.protocol"),
+    "session": (
+        "kwharness.timing.window_base",
+        "kwharness.timing.window_session",
+        "kwharness.base.protocol",
+    ),
     "source": ("kwharness.build.source",),
     "tensors": ("kwharness.base.tensors",),
     "trees": ("kwharness.base.trees",),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kwharness.base.protocol import Channel, ProtocolError
-from kwharness.timing import windows
+from kwharness.timing import window_worker
 
 Make = Callable[[], Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]]
 
@@ -60,7 +60,7 @@ def _serve(channel: Channel, make: Make) -> None:
         except ProtocolError:
             return
         assert msg["op"] == "window"
-        windows.serve(channel, msg, fds, forward)
+        window_worker.serve(channel, msg, fds, forward)
 
 
 def busy(seconds: float) -> None:

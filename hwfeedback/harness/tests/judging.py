@@ -26,7 +26,7 @@ from kwharness.machine import allocator, toolchain
 from kwharness.process import fork_client
 from kwharness.referee import evaluation
 from kwharness.referee import main as referee
-from kwharness.verify import verify
+from kwharness.verify import calibrate
 
 # A referee on two cores has one thread: what it compares, three processes compute.
 torch.set_num_threads(1)
@@ -227,7 +227,7 @@ class Judge:
             request = self.request(source, "", "quick", {})
             client = evaluation.Evaluation(self.server, request).reference(compiles=False)
             try:
-                known = verify.calibrate(client, want_compile=False).to_json()
+                known = calibrate.calibrate(client, want_compile=False).to_json()
             finally:
                 client.kill()
             self.known[source] = {"calibration": known}

@@ -33,7 +33,7 @@ CONSTRUCTION_SEED = 0
 # Numbers that are drawn for one tensor; a larger one has them over and over: each process that
 # constructs a model draws them again. A prime, so that rows differ.
 DRAWN = (1 << 20) - 3
-SPREAD = 0.1  # by which drawn constants, moved weights (verify.py) and state (state.py) differ
+SPREAD = 0.1  # by which drawn constants, moved weights (secret_draws.py) and state differ
 PARAMETER, STATISTIC = "parameter", "statistic"
 LOOKS = 512  # at contents of one construction, as large as one that is moved
 PRINTS, NEAR = 2, 1e-4  # products that tell a content, and how near they are, of their spread

@@ -68,8 +68,8 @@ class _Action(ctypes.Structure):
 def no_word_of_stopped_children() -> None:
     """Has SIGCHLD come for children that end, and not when they are stopped or go on.
 
-    Workers are stopped and let go on around every timed window (windows.py): whoever was woken by
-    that would compute beside what is timed.
+    Workers are stopped and let go on around every timed window
+    (timing/window_session.py): whoever was woken by that would compute beside what is timed.
     """
     action = _Action()
     sigchld, nocldstop = 17, 1

@@ -64,14 +64,17 @@ from kwharness.profile import ncu, profile_forward
 from kwharness.referee.warm_pool import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from kwharness.standalone import interpreter, sanitizers, usage
 from kwharness.task import inspect_task
-from kwharness.timing import weight_packing, windows, windows_cuda
+from kwharness.timing import weight_packing, window_base, windows_cuda
 from kwharness.timing.baselines import BaselineFailed
-from kwharness.timing.timing import Budget, Timing, budget_of
-from kwharness.timing.windows import CallFailed, Redrawn, TimedWorker
+from kwharness.timing.budgets import Budget, budget_of
+from kwharness.timing.timing import Timing
+from kwharness.timing.window_base import CallFailed
+from kwharness.timing.window_session import Redrawn, TimedWorker
 from kwharness.torch_compile import inductor, triton_cache
-from kwharness.verify import assumptions, initial_weights, verify
+from kwharness.verify import assumptions, calibrate, findings, initial_weights, secret_draws, verify
+from kwharness.verify.calibration import Calibration
 from kwharness.verify.initial_weights import Shared
-from kwharness.verify.verify import Calibration, Verification
+from kwharness.verify.verify import Verification
 
 FORWARD_S = 10.0  # a forward may take this long, and
 FORWARD_EAGERS = 200.0  # this many times eager's time
@@ -324,11 +327,11 @@ def _broken(e: interpreter.Broken, cuda: bool) -> Exception:
     return Fault("timed_out" if e.late else "crashed", what, hint, (), output)
 
 
-def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
+def _reference_failed(e: calibrate.ReferenceBroken | WorkerError) -> Exception:
     """Returns whose fault it is that the reference raises before any candidate runs: its own,
     except that memory may have run out for what others hold, and that the GPU may not work.
     """
-    error = e.error if isinstance(e, verify.ReferenceBroken) else e
+    error = e.error if isinstance(e, calibrate.ReferenceBroken) else e
     if error.out_of_memory:
         return NoRoom(error.message, error.traceback)
     return inspect_task.failed(error)
@@ -336,7 +339,7 @@ def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
 
 def _draws(reference: ReferenceClient, count: int) -> list[list[torch.Tensor]]:
     """Returns so many draws under secret seeds."""
-    return reference.draws([verify.secret() for _ in range(count)])[1]
+    return reference.draws([secret_draws.secret() for _ in range(count)])[1]
 
 
 def _not_timed(e: BaselineFailed) -> Infrastructure | Ill:
@@ -352,7 +355,7 @@ def _not_timed(e: BaselineFailed) -> Infrastructure | Ill:
 def _busy(e: BaseException | None) -> bool:
     """Whether all that has led to this began with a GPU that was at work for nobody."""
     while e is not None:
-        if isinstance(e, CallFailed) and e.error.get("type") == windows.GPU_BUSY:
+        if isinstance(e, CallFailed) and e.error.get("type") == window_base.GPU_BUSY:
             return True
         e = e.__cause__
     return False
@@ -525,7 +528,7 @@ class Evaluation:
         self._references: list[ReferenceClient] = []
         self._patience: _Patience | None = None  # begins with the first of them
         # Of a timed call that was wrong: what holds for it, and its input.
-        self._caught: verify.Job | None = None
+        self._caught: secret_draws.Job | None = None
         self._compiling = threading.Event()  # the candidate's own part of its build is over
         self._prepared: Timing | None = None
         self._drawn: list[list[torch.Tensor]] = []  # contents of timed calls that wait for theirs
@@ -1068,7 +1071,7 @@ class Evaluation:
                 if not alone and _failed(build):
                     self._built(build, v)  # nothing need be drawn for it
                 self._prepare(reference)
-            except (verify.ReferenceBroken, WorkerError) as e:
+            except (calibrate.ReferenceBroken, WorkerError) as e:
                 raise _reference_failed(e) from e
             if not alone:
                 self._time_eager_beside(build, reference)
@@ -1254,7 +1257,7 @@ class Evaluation:
                 with self.costs.part("calibrate"):
                     try:
                         calibration = self._calibrate(reference)
-                    except (verify.ReferenceBroken, WorkerFailure):
+                    except (calibrate.ReferenceBroken, WorkerFailure):
                         if not reference.had_parts:
                             raise
                         # A row that it asks for by its number, say, is in no part: on a GPU that
@@ -1279,7 +1282,7 @@ class Evaluation:
         return reference
 
     def _calibrate(self, reference: ReferenceClient, *, parts: bool = True) -> Calibration:
-        return verify.calibrate(
+        return calibrate.calibrate(
             reference, parts=parts, note=lambda note: self.progress("verify", note)
         )
 
@@ -1401,7 +1404,7 @@ class Evaluation:
             with self._verifying(reference, candidate), faults("verifying it", candidate):
                 try:
                     verification.run(candidate, lambda: self.candidate(reference, poison=True))
-                except verify.Failed as e:
+                except findings.Failed as e:
                     raise Fault(
                         e.status, str(e), e.hint, (), candidate.worker.log()[-OUTPUT_KEPT:]
                     ) from e
@@ -1484,7 +1487,7 @@ class Evaluation:
         info, judge, left = reference.info, self.verification, set(self.program.plan.left)
         self._breaks, looks = [], [initial_weights.look(info["names"], judge.original, left)]
         for _ in range(input_structure.count_of(judge.original) - 1):
-            self._construct(reference, verify.secret())
+            self._construct(reference, secret_draws.secret())
             looks.append(initial_weights.look(info["names"], reference.state(), left))
         tied = {n: info["names"][i] for n, i in zip(info["names"], info["tied"], strict=True)}
         self._shared = initial_weights.found(looks, left, tied)
@@ -1520,7 +1523,7 @@ class Evaluation:
             return
         state, seed = self.state, self.seed
         for _ in range(verify.CONSTRUCTIONS[self.level] - 1):
-            self._construct(reference, verify.secret())
+            self._construct(reference, secret_draws.secret())
             self.state = judge.constructed()
             self._judge_constructed(reference, judge)
         self.state = state
@@ -1533,7 +1536,7 @@ class Evaluation:
         try:
             with self._verifying(reference, candidate), faults(doing, candidate):
                 judge.judge_constructed(candidate)
-        except verify.Failed as e:
+        except findings.Failed as e:
             raise Fault(e.status, f"constructed under another seed: {e}", e.hint) from e
         finally:
             candidate.kill()
@@ -1769,7 +1772,7 @@ class Evaluation:
             self.verification.judge_unseen(tree, inputs, outputs)
         except interpreter.Broken as e:
             raise _broken(e, cuda) from e
-        except verify.Failed as e:
+        except findings.Failed as e:
             raise Fault(e.status, f"{_ALONE}, is wrong: {e}", e.hint) from e
         finally:
             running.close()
@@ -2073,10 +2076,10 @@ class Evaluation:
         judge = self.verification
         drawn, tree = judge.draws, judge.draws[0].tree
         seeds: dict[int, int] = {}
-        slots = windows.Slots.of(judge.inputs, judge.outputs, reference.orders)
+        slots = window_base.Slots.of(judge.inputs, judge.outputs, reference.orders)
         # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed
         # has less of it: where there is room nothing is.
-        room = verify.Room()
+        room = secret_draws.Room()
 
         def asked(what: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
             if room.there(self.device, slots.bytes):
@@ -2093,7 +2096,7 @@ class Evaluation:
         def draw(i: int) -> list[torch.Tensor]:
             if i < len(drawn):
                 return drawn[i].tensors
-            return reference.draw(seeds.setdefault(i, verify.secret()))[1]
+            return reference.draw(seeds.setdefault(i, secret_draws.secret()))[1]
 
         def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             r = reference.forward(tree, inputs, ["eager"])[0]
@@ -2150,11 +2153,11 @@ class Evaluation:
             except BaselineFailed as e:
                 raise _not_timed(e) from e
             except CallFailed as e:
-                if e.error.get("type") == windows.TOOK_MEMORY:
+                if e.error.get("type") == window_base.TOOK_MEMORY:
                     raise Fault("crashed", *_TOOK_MEMORY) from e
-                if e.error.get("type") == windows.GPU_BUSY and self.device.kind == "cuda":
+                if e.error.get("type") == window_base.GPU_BUSY and self.device.kind == "cuda":
                     _acquit(e, candidates)
-                if e.error.get("type") in (windows.RAN_ON, windows.GPU_BUSY):
+                if e.error.get("type") in (window_base.RAN_ON, window_base.GPU_BUSY):
                     raise Fault("cheated", str(e.error.get("message"))[:300]) from e
                 if e.error.get("type") == "OutputMismatch":
                     message = str(e.error.get("message"))[:300]

@@ -22,7 +22,7 @@ from kwharness.machine.health import Ill
 from kwharness.model.state import Carried, shown
 from kwharness.numerics import correctness, families
 from kwharness.numerics.correctness import Expected
-from kwharness.verify import verify
+from kwharness.verify import secret_draws
 
 # The whole of an inspection may take as many times as long as each of its steps.
 WHOLE = 2
@@ -264,7 +264,7 @@ def _inspect(
     timeout_s: float,
 ) -> dict[str, Any]:
     reference.load(source, threads=threads, eval_mode=False)
-    seed = verify.secret()
+    seed = secret_draws.secret()
     reference.sparing = True  # until it is known how large the outputs are
     tree, inputs = reference.draw(seed)
     seen = _looked(reference, seed)
@@ -365,7 +365,7 @@ def _inspect(
     trainable = reference.info["trainable"]
     if any(trainable):
         tied = reference.info["tied"]
-        reference.set_state(verify.perturbed(state, trainable, tied, verify.secret()))
+        reference.set_state(secret_draws.perturbed(state, trainable, tied, secret_draws.secret()))
         other = _in_mode(reference, tree, inputs, mode)
         if other is not None and _close(tensors, other):
             flags.append("ignores_weights")
@@ -500,7 +500,7 @@ def _other_draws(
     """
     flags: list[str] = []
     notes: list[str] = []
-    _, others = reference.draw(verify.secret())
+    _, others = reference.draw(secret_draws.secret())
     if not _alike(inputs, others):
         raise Invalid(
             "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
@@ -560,7 +560,7 @@ def _stochastic(
         more = [_in_mode(reference, tree, inputs, mode)]  # next to it: something may alternate
         between = BETWEEN if seen["unkept"] else int(may_hide)
         for _ in range(between):
-            other, others = reference.draw(verify.secret())
+            other, others = reference.draw(secret_draws.secret())
             if _alike(inputs, others):
                 _in_mode(reference, other, others, mode)
         if between:

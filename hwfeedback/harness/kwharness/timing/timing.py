@@ -20,21 +20,21 @@ How the referee uses it, per evaluation::
   baseline. Timing calls ``kill`` on every worker that it was given, once. Every call must give a
   new process and ``kill`` must end it: that no candidate exists while a baseline is timed rests
   on it.
-- A candidate that fails raises ``windows.CallFailed`` or what its channel raises; a baseline that
-  fails when it is measured alone is noted and left out, except for eager. Eager's failure, and
-  that of one that takes turns with a candidate, is ``BaselineFailed``.
+- A candidate that fails raises ``CallFailed`` or what its channel raises; a baseline that fails
+  when it is measured alone is noted and left out, except for eager. Eager's failure, and that of
+  one that takes turns with a candidate, is ``BaselineFailed``.
 - ``Timed.learned`` goes into the cache and comes back as ``known`` for the same task, device,
   versions, precision.
 
 The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
 10 % + 2 us and what wall may be off by, else it is ``wall``, and the participant is marked unless
 the noise of single windows may be the cause. A baseline is trusted: its time is always ``event``.
-Both clocks come from ``fresh`` windows; the other kinds (windows.py) are there to be checked and
-compared. A win has to be seen by both clocks: the lower end of a speedup's interval is the lesser
-of what either gives; and calls made one by one have to show it as well. So a worker that shortens
-its own clock by less than the tolerance wins nothing. Where most windows of either side were
-disturbed, or too few were not, nobody wins and nobody loses: the interval holds 1. The sample is a
-window's mean, never a call's median, which would hide a first call that does the work of all.
+Both clocks come from ``fresh`` windows; the other kinds (window_session.py) are there to be checked
+and compared. A win has to be seen by both clocks: the lower end of a speedup's interval is the
+lesser of what either gives; and calls made one by one have to show it as well. So a worker that
+shortens its own clock by less than the tolerance wins nothing. Where most windows of either side
+were disturbed, or too few were not, nobody wins and nobody loses: the interval holds 1. The sample
+is a window's mean, never a call's median, which would hide a first call that does the work of all.
 
 From wall is taken what a window costs. At ``certify`` that is seen in the baselines' windows of the
 same round, and what is uncertain about it is in the interval, which is made of rounds. At
@@ -63,7 +63,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -78,21 +78,12 @@ from kwharness.clients.errors import WorkerError, ill, ran_out
 from kwharness.machine import nvml, perf_counters
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import CPU, Device
-from kwharness.timing import baselines, windows_cuda
+from kwharness.timing import baselines, budgets, clocks, window_samples, windows_cuda
 from kwharness.timing.baselines import EAGER, BaselineFailed
-from kwharness.timing.windows import (
-    TOOK_MEMORY,
-    CallFailed,
-    Contents,
-    Evictor,
-    Redrawn,
-    Session,
-    Slots,
-    Stopped,
-    TimedWorker,
-    Window,
-    evictor,
-)
+from kwharness.timing.cache_flush import Evictor, evictor
+from kwharness.timing.input_pool import Contents
+from kwharness.timing.window_base import TOOK_MEMORY, CallFailed, Slots
+from kwharness.timing.window_session import Redrawn, Session, Stopped, TimedWorker, Window
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
 CheckVaried = Callable[[int, list[torch.Tensor]], str | None]
@@ -104,12 +95,6 @@ PATTERN = (
     "fresh", "fresh", "chained", "fresh", "fresh", "fresh",
     "repeat", "fresh", "chained", "fresh", "fresh", "fresh",
 )  # fmt: skip
-CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, cheap to run
-WINDOW_NS = 20_000_000
-MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
-MIN_FRESH = 4  # windows
-COSTS = ("fresh", "alone", "chained")  # of windows: see Sample.like
-USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else the median
 # On a GPU each call costs a third of a millisecond beside what it takes.
 GPU_CONTENTS = {"quick": 128, "certify": 1024}
 GPU_WINDOWS = 12
@@ -117,26 +102,9 @@ QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs sev
 # Contents of a task whose contents are not kept: each costs many times a call.
 REDRAWN = {"quick": 8, "certify": 16}
 REPETITIONS = 50
-
-AGREE = 0.10  # of the time, and
-AGREE_NS = 2_000
-OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
-TURNS_SPREAD = 0.002  # of what a turn on a GPU costs
-# Standard deviation of what a kernel takes from one process to the next, wherever its memory lies:
-# 0.10 us in 38 processes with kernels of 6 and 8 us on an H200, and half as much again for others.
-PROCESSES_NS = 150.0
-# The same of calls that come one by one, with the host's work, as a share of their time: 0.08 to
-# 0.10 in 20 processes with a forward of 70 us that waits for an H200.
-PROCESSES_ALONE = 0.1
-ALONE_NS = 5_000
-HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
-WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
-HIDES = 0.5  # a worker whose clock shows less than this share of what passed hides work
-HIDES_NS = 50_000
 VARIED_WINDOWS = 4  # of a visit
 WATCHED = {"quick": 4, "certify": 16}  # windows of a process
 WATCHED_PROCESSES = 8  # at most: more than one while it is not sure what was seen
-SURE = 0.8  # of what calls one by one seem to take counts however noisy the clock is
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
 ROUNDS = 6
@@ -151,415 +119,11 @@ STAYS_S = 6.0  # and one this slow for all of them: max-autotune compiles for ha
 ASIDE_BYTES = 3 << 29  # that a process may have which stays although there is little room
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What a level may spend. Seconds of windows with all that belongs to them."""
-
-    candidate_s: float
-    visit_s: float  # one visit of an interleaved round
-    solo_s: float  # of a baseline that is measured alone
-    window_bytes: int
-    pool_bytes: int
-    draw_s: float
-    warm_s: float
-    rounds_s: float = 30.0  # after this no round is added to the least
-
-
-BUDGETS = {
-    "quick": Budget(0.4, 0.15, 0.8, 32 << 20, 512 << 20, 0.25, 0.1),
-    "certify": Budget(3.0, 0.25, 1.0, 128 << 20, 1 << 30, 1.0, 0.3),
-}
-# A GPU draws and moves a hundred times as much in the same time.
-GPU_BUDGETS = {
-    "quick": Budget(0.4, 0.0, 0.6, 2 << 30, 6 << 30, 1.0, 0.05),
-    "certify": Budget(2.0, 0.2, 0.6, 2 << 30, 32 << 30, 2.0, 0.2),
-}
-
-
-@dataclass
-class Sample:
-    """What is kept of a window, or of one of its calls, once its outputs were checked."""
-
-    kind: str
-    calls: int
-    event: float  # mean nanoseconds of a call
-    outer: float  # the same by the referee's clock, with all that a window costs
-    cpu: float  # nanoseconds of CPU time of a call, likewise
-    disturbed: bool
-    cost: float | None = None  # of its window, of a call, seen at the same time in baselines
-    alone: bool = False  # its calls came one by one
-    turns: bool = False  # they took turns on a GPU
-    slowed: Sequence[str] = ()  # why the GPU had slowed itself down
-
-    @classmethod
-    def of(cls, window: Window) -> list[Sample]:
-        """Returns a sample for each time the referee's clock ran."""
-        n = window.calls
-        cpu, disturbed = window.cpu_ns / n, window.disturbed()
-        several = [(window.event_mean_ns, window.wall_ns / n, n)]
-        if len(window.walls_ns) == n:
-            pairs = zip(window.event_ns, window.walls_ns, strict=True)
-            several = [(float(event), float(wall), 1) for event, wall in pairs]
-        return [
-            cls(
-                window.kind,
-                calls,
-                event,
-                wall,
-                cpu,
-                disturbed,
-                alone=window.alone,
-                turns=window.turns,
-                slowed=window.slowed,
-            )
-            for event, wall, calls in several
-        ]
-
-    @property
-    def like(self) -> str:
-        """The kind of window that costs the same: ``chained``, ``fresh``, or ``alone`` where calls
-        came one by one all the same.
-        """
-        return "chained" if self.kind == "chained" else "alone" if self.alone else "fresh"
-
-
-def quieter(samples: Iterable[Sample]) -> list[Sample]:
-    """Returns those by which the referee's clock is read: of turns on a GPU the half that took
-    least.
-
-    What disturbs them adds the same to many in a row: 8 us a call while the driver wipes what a
-    process has left. Nobody gains by it: no turn is over before its work is done.
-    """
-    found = list(samples)
-    if not all(s.turns for s in found):
-        return found
-    found.sort(key=lambda s: s.outer)
-    return found[: max(len(found) // 2, MIN_FRESH)]
-
-
-def costs_like(kind: str, by: Mapping[str, object]) -> str:
-    """Returns of which kind windows were seen that cost what one of this kind does: where eager's
-    calls took turns none came alone but the chained ones.
-    """
-    return "chained" if kind == "alone" and not by.get("alone") else kind
-
-
-def typical(kind: str, values: Sequence[float]) -> float:
-    """Returns what windows of a kind usually show.
-
-    Of calls that come one by one it is the lower quartile. What wakes a process, on a machine that
-    has put its core to sleep, is now and then a multiple of what it computes. Nobody gains by it: a
-    call's input does not exist before the last one's output was collected, so each call does its
-    work within its own time.
-    """
-    return stats.quantile(values, USUAL.get(kind, 0.5))
-
-
-@dataclass(frozen=True)
-class Alone:
-    """What a call takes more that comes alone than one in a row: caches were lost, and cores have
-    to wake. Seen in baselines; of a short call most is the same for everybody, of a long one it
-    grows with the call.
-    """
-
-    ratio: float = 1.0
-    more_ns: float = 0.0
-    single_ns: float = math.inf  # what such a call takes
-
-    @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Alone:
-        """Returns what a baseline's samples show: nothing where one kind is missing."""
-        fresh = [s.event for s in samples if s.kind == "fresh"]
-        chained = [s.event for s in samples if s.kind == "chained"]
-        if not fresh or not chained:
-            return cls()
-        row, single = max(stats.median(fresh), 1.0), typical("chained", chained)
-        return cls(max(single / row, 1.0), max(single - row, 0.0), single)
-
-    def added(self, ns: float) -> float:
-        """Returns what a call takes alone that takes so long in a row."""
-        return max(ns * self.ratio, ns + self.more_ns)
-
-    def removed(self, ns: float) -> float:
-        """Returns what a call takes in a row at least that takes so long alone."""
-        return min(ns / self.ratio, ns - self.more_ns)
-
-
-@dataclass
-class Overhead:
-    """What a window costs beside its calls, per call, by kind.
-
-    Seen in windows of eager, whose own clock is trusted: its forward allocates outputs and leaves
-    the caches as a candidate's does.
-    """
-
-    walls: dict[str, list[float]] = field(default_factory=dict)
-    cpus: list[float] = field(default_factory=list)  # of windows that compute nothing
-    least: dict[str, float] = field(default_factory=dict)  # what they cost in the quietest session
-    quiet: bool = True  # in one session at least most windows were not disturbed
-    turns: bool = False  # fresh windows are turns on a GPU
-    _session: list[list[Sample]] = field(default_factory=list)  # by window
-
-    def add(self, window: list[Sample]) -> None:
-        self._session.append(window)
-
-    def end_session(self) -> None:
-        """Closes the windows that were added since the last call: one process, one time."""
-        first = not self.least
-        samples = [s for w in self._session for s in w]
-        for kind in {s.like for s in samples}:
-            costs = [s.outer - s.event for s in quieter(s for s in samples if s.like == kind)]
-            self.walls.setdefault(kind, []).extend(costs)
-            spread = stats.quantile(costs, 0.75) - stats.quantile(costs, 0.25)
-            low = typical(kind, costs) - 1.5 * spread / math.sqrt(len(costs))
-            self.least[kind] = min(low, self.least.get(kind, low))
-        disturbed = sum(w[0].disturbed for w in self._session)
-        calm = 2 * disturbed <= len(self._session)
-        self.quiet = calm or (self.quiet and not first)
-        self._session.clear()
-
-    def add_identity(self, window: Window) -> None:
-        self.cpus.append(window.cpu_ns / window.calls)
-
-    def wall(self, s: Sample) -> float:
-        """Returns a sample's time by the referee's clock, less what its window costs."""
-        if s.cost is not None:
-            return max(s.outer - s.cost, 0.0)
-        kind = costs_like(s.like, self.walls)
-        values = self.walls.get(kind, [])
-        return max(s.outer - (typical(kind, values) if values else 0.0), 0.0)
-
-    def most(self, s: Sample) -> float:
-        """Returns what a sample may have taken at most: no window costs less than the quietest.
-
-        One whose cost was seen at the same time needs no such guess.
-        """
-        if s.cost is not None:
-            return self.wall(s)
-        return max(s.outer - max(self.least.get(costs_like(s.like, self.least), 0.0), 0.0), 0.0)
-
-    def alone(self, chained: Sequence[Sample]) -> float:
-        """Returns what a call takes one by one at least, nanoseconds."""
-        event = typical("chained", [s.event for s in chained])
-        took = typical("chained", [self.most(s) for s in chained])
-        off = self.off("chained", len(chained))
-        if all(s.cost is not None for s in chained):
-            return max(event, took - off, 1.0)
-        return max(event, took - off, SURE * took, 1.0)
-
-    def off(self, kind: str, n: int) -> float:
-        """Returns by how much the cost of n windows, of a call, may be off the usual one."""
-        kind = costs_like(kind, self.walls)
-        costs, q = self.walls.get(kind, []), USUAL.get(kind, 0.5)
-        return stats.off_quantile(costs, min(len(costs), n), q) if costs else 0.0
-
-    def paired(self, rounds: Sequence[Pair]) -> Overhead:
-        """Returns what windows cost in these rounds: their scatter is that within a round."""
-        walls: dict[str, list[float]] = {}
-        for kind in COSTS:
-            found = [r.costs(kind) for r in rounds]
-            middle = typical(kind, [c for costs in found for c in costs] or [0.0])
-            walls[kind] = [
-                middle + c - typical(kind, costs) for costs in found if costs for c in costs
-            ]
-        return Overhead(walls, self.cpus, self.least, self.quiet, self.turns)
-
-    def cpu(self, s: Sample) -> float:
-        """Returns a fresh sample's CPU time, less what its window costs."""
-        return max(s.cpu - (stats.median(self.cpus) if self.cpus else 0.0), 0.0)
-
-    def worked(self, s: Sample) -> bool:
-        """Whether its process, which has no children, computed for much of the time that passed: it
-        may as well have waited for a core. Of what a GPU did the processor's time says nothing.
-        """
-        return self.turns or self.cpu(s) > HIDES * self.wall(s)
-
-    def unresolved(self, samples: Sequence[Sample]) -> float:
-        """Returns the factor by which a median of their times may be off by noise.
-
-        1 where that is less than 5 %: intervals have it in them.
-        """
-        if not samples:
-            return 1.0
-        time_ = max(stats.median([s.event for s in samples]), 1.0)
-        share = self.off(samples[0].like, len(samples)) / time_
-        return 1.0 + share if share > 0.05 else 1.0
-
-    def noise(self, kind: str) -> float:
-        """Returns how far one window's cost is from the median, usually, at most."""
-        kind = costs_like(kind, self.walls)
-        values = self.walls.get(kind, [])
-        if not values:
-            return 0.0
-        middle = typical(kind, values)
-        within = stats.quantile([abs(v - middle) for v in values], 0.9)
-        turns = self.turns and kind == "fresh"
-        return within + (TURNS_SPREAD if turns else OVERHEAD_SPREAD) * max(middle, 0.0)
-
-
-@dataclass
-class Pair:
-    """A round: what was measured before the candidate, the candidate, and what after it."""
-
-    before: dict[str, list[Sample]]
-    candidate: list[Sample]
-    after: dict[str, list[Sample]]
-
-    def of(self, name: str) -> list[Sample]:
-        """Returns the samples of a baseline."""
-        return [*self.before[name], *self.after[name]]
-
-    def costs(self, kind: str) -> list[float]:
-        """Returns what the windows of the baselines cost, of a call, nanoseconds."""
-        of_all = [s for n in self.before for s in self.of(n)]
-        found = quieter(s for s in of_all if s.like == kind and s.kind != "repeat")
-        return [s.outer - s.event for s in found]
-
-    def pay(self) -> None:
-        """Tells the candidate's samples what their windows cost."""
-        by = {kind: self.costs(kind) for kind in COSTS}
-        for s in self.candidate:
-            kind = costs_like(s.like, by)
-            s.cost = typical(kind, by[kind]) if by[kind] else None
-
-
-@dataclass
-class Visits:
-    """The samples of one participant: a block per process or per visit of it."""
-
-    blocks: list[list[Sample]] = field(default_factory=list)
-
-    def kind(self, *kinds: str) -> list[Sample]:
-        return [s for b in self.blocks for s in b if s.kind in kinds]
-
-    def times(self, clock: str, overhead: Overhead) -> list[list[float]]:
-        """Returns milliseconds by block, of the fresh windows that nobody disturbed."""
-        return [t for t in (_times(b, clock, overhead) for b in self.blocks) if t]
-
-
-def _times(block: Iterable[Sample], clock: str, overhead: Overhead) -> list[float]:
-    fresh = [s for s in block if s.kind == "fresh"]
-    quiet = [s for s in fresh if not s.disturbed]
-    # Where half are disturbed the machine is busy or the worker disturbs itself: leaving those out
-    # would then choose the lucky ones.
-    kept = quiet if 2 * len(quiet) >= len(fresh) else fresh
-    if clock != "event":
-        kept = quieter(kept)
-    read = {"event": lambda s: s.event, "wall": overhead.wall, "most": overhead.most}[clock]
-    return [max(read(s), 1.0) / 1e6 for s in kept]
-
-
-@dataclass
-class Judged:
-    """Which clock counts for a participant, and what was found about it."""
-
-    clock: str
-    marked: bool = False
-    notes: list[str] = field(default_factory=list)
-    doubtful: bool = False  # a win by this time is none
-    noisy: bool = False  # the machine is not quiet enough for what comes one after the other
-    hides: str = ""  # one sentence where work is hidden from the worker's clock
-    alone: float = 1.0  # its time over that of calls one by one: the lower end of a win pays for it
-    disturbed: bool = False  # most of its windows were, or too few were not
-    busy: bool = False  # so it was, or the baselines': nobody wins or loses by such a time
-    off: bool = False  # the referee's clock shows too little: its calibration is another machine's
-
-
-def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
-    """Compares the clocks. ``usual`` is what a call takes more that comes alone."""
-    fresh = visits.kind("fresh")
-    event = stats.median([s.event for s in fresh])
-    wall = stats.median([overhead.wall(s) for s in quieter(fresh)])
-    gaps = [overhead.wall(s) - s.event for s in quieter(fresh)]
-    spread = (stats.quantile(gaps, 0.75) - stats.quantile(gaps, 0.25)) / math.sqrt(len(gaps))
-    spread = math.hypot(spread, overhead.off(fresh[0].like, len(fresh)))
-    noise = overhead.noise(fresh[0].like) + spread
-    judged = Judged("event")
-    # Where wall is the lower one its calibration is off: nobody gains by claiming more time. Where
-    # the machine is too noisy to tell, wall counts all the same, and nobody is blamed.
-    over = stats.median(gaps) - AGREE * event - AGREE_NS
-    if over > spread:
-        judged.clock = "wall"
-        judged.marked = over > noise
-        judged.notes.append(
-            f"the clocks disagree: event {_us(event)}, wall {_us(wall)} a call; wall decides"
-        )
-    judged.off = stats.median(gaps) < -AGREE * event - AGREE_NS
-    quiet = [s for s in fresh if not s.disturbed]
-    hiding = [
-        s
-        for s in quiet
-        if s.event < HIDES * overhead.wall(s) - HIDES_NS / s.calls - noise and overhead.worked(s)
-    ]
-    if len(quiet) >= MIN_FRESH and len(hiding) > 0.75 * len(quiet):
-        judged.hides = (
-            f"its own clock shows {_us(event)} a call where {_us(wall)} passed: "
-            "work is hidden from the clock"
-        )
-    if noise > 0.05 * event:
-        judged.noisy = True
-        judged.notes.append(
-            f"the referee's clock resolves {_us(noise)} here, over 5 % of the time: "
-            "a win needs repeated certification"
-        )
-    chosen = max(wall, event) if judged.clock == "wall" else event
-    chained = visits.kind("chained")
-    if overhead.turns and overhead.walls.get("fresh") and any(s.alone for s in fresh):
-        judged.clock, judged.doubtful = "most", True
-        judged.notes.append(
-            "its forward waits for the GPU, or has several streams and inputs that are large, and "
-            "eager's does not: its time is that of calls one by one, with the host's work"
-        )
-    elif chained and overhead.turns:
-        # No call of these windows knows the next one's input. What is left is the host's work.
-        latency = typical("chained", [s.event for s in chained])
-        if latency > (1 + AGREE) * usual.single_ns + ALONE_NS:
-            judged.doubtful = True
-            judged.notes.append(
-                f"calls that come one by one take {_us(latency)} with the host's work, "
-                f"eager's {_us(usual.single_ns)}: what wins one by losing the other is not faster"
-            )
-    elif chained:
-        single = 3 * overhead.noise("chained")
-        least = max(usual.removed(overhead.alone(chained)), 1.0)
-        judged.alone = min(1.0, 1.05 * chosen / least)
-        alone = typical("chained", [max(s.event, overhead.wall(s) - single) for s in chained])
-        hidden = typical("chained", [overhead.wall(s) - s.event for s in chained])
-        if alone > 1.5 * usual.added(chosen) + ALONE_NS + single:
-            judged.marked = judged.doubtful = True
-            judged.notes.append(
-                f"calls one by one take {_us(alone)} each, in a batch {_us(chosen)}: "
-                "work may be shared between calls"
-            )
-        elif hidden > AGREE * alone + HIDDEN_NS + single:
-            judged.marked = True
-            judged.notes.append(
-                f"calls one by one take {_us(hidden)} more than the worker's clock says"
-            )
-    again = [s.event for s in visits.kind("repeat")]
-    if len(again) >= 2 and stats.median(again) < 0.5 * event and event > 10_000:
-        judged.marked = judged.doubtful = True
-        judged.notes.append(
-            f"content met before takes {_us(stats.median(again))}, new content {_us(event)}: "
-            "results may be remembered"
-        )
-    disturbed = len(fresh) - len(quiet)
-    few = disturbed > 0 and len(quiet) < MIN_FRESH
-    judged.disturbed = 2 * disturbed > len(fresh) or few
-    judged.busy = judged.disturbed or not overhead.quiet
-    if judged.disturbed:
-        why = sorted({w for s in fresh for w in s.slowed})
-        told = f"the GPU slows itself down, {', '.join(why)}" if why else "the machine is busy"
-        judged.notes.append(f"{disturbed} of {len(fresh)} windows were disturbed: {told}")
-    return judged
-
-
-def _us(ns: float) -> str:
-    return f"{ns / 1000:.1f} us"
-
-
 def measurement(
-    visits: Visits, overhead: Overhead, clock: str = "event", seed: int = 0
+    visits: window_samples.Visits,
+    overhead: window_samples.Overhead,
+    clock: str = "event",
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Returns a Measurement. Raises ValueError when there are no fresh windows."""
     blocks = visits.times(clock, overhead)
@@ -575,11 +139,11 @@ def measurement(
         "repetitions": sum(s.calls for s in fresh),
         "clock": "event" if clock == "event" else "wall",
         "event_ms": stats.median([s.event for s in fresh]) / 1e6,
-        "wall_ms": stats.median([overhead.wall(s) for s in quieter(fresh)]) / 1e6,
+        "wall_ms": stats.median([overhead.wall(s) for s in window_samples.quieter(fresh)]) / 1e6,
     }
     alone = visits.kind("chained")
     if alone and overhead.turns:
-        found["latency_ms"] = typical("chained", [s.event for s in alone]) / 1e6
+        found["latency_ms"] = window_samples.typical("chained", [s.event for s in alone]) / 1e6
     return found
 
 
@@ -596,36 +160,6 @@ class Timed:
     hides: str = ""  # one sentence where it hides work from its own clock
     excess: str = ""  # one sentence where it uses more cores than it was given
     seen: Seen = field(default_factory=Seen)  # whose code was at work in its calls
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How many calls a window has, by kind."""
-
-    fresh: int
-    other: int
-
-    def calls(self, kind: str) -> int:
-        return self.fresh if kind in ("fresh", "varied") else self.other
-
-    @property
-    def capacity(self) -> int:
-        return max(self.fresh, self.other)
-
-
-TURNS = Plan(32, 4)  # at most, on a GPU
-
-
-def budget_of(level: str, device: Device) -> Budget:
-    return (GPU_BUDGETS if device.kind == "cuda" else BUDGETS)[level]
-
-
-def plan(call_ns: float, slots: Slots, budget: Budget) -> Plan:
-    """Returns windows of WINDOW_NS where memory and the budget allow."""
-    by_time = math.ceil(WINDOW_NS / max(call_ns, 1.0))
-    by_memory = max(budget.window_bytes // slots.bytes, 1)
-    fresh = max(min(by_time, by_memory, MAX_CALLS), 1)
-    return Plan(fresh, min(fresh, CHECKING_CALLS))
 
 
 class Timing:
@@ -649,7 +183,7 @@ class Timing:
         leave: Callable[[str, TimedWorker], None] = lambda *_: None,
         seed: int = 0,
         contents: Contents | None = None,
-        budget: Budget | None = None,
+        budget: budgets.Budget | None = None,
         orders: Sequence[Sequence[int]] = (),
         device: Device = CPU,
     ) -> None:
@@ -668,7 +202,7 @@ class Timing:
         self.want = [EAGER, *(w for w in want if w != EAGER)]
         self.device = device
         on_gpu = device.kind == "cuda"
-        self.budget = budget or budget_of(level, device)
+        self.budget = budget or budgets.budget_of(level, device)
         self.log = log
         self._learn_now = learn
         self.seed = seed
@@ -695,11 +229,11 @@ class Timing:
             llc = last_level_cache() if llc_bytes is None else llc_bytes
             self._evict = evictor(llc, tuple(sorted(os.sched_getaffinity(0))))
             self._cold = contents.slots.large(llc)
-        self._overhead = Overhead(turns=on_gpu)
-        self._plan = Plan(1, 1)
+        self._overhead = window_samples.Overhead(turns=on_gpu)
+        self._plan = budgets.Plan(1, 1)
         self._warm = 1
         self._drift = 1.0
-        self._usual = Alone()
+        self._usual = window_samples.Alone()
         self._random = random.SystemRandom()
         self._noted: list[str] = []  # before any candidate was met
         self._forget()
@@ -772,7 +306,10 @@ class Timing:
                     self.records.clear()
             missing = [w for w in self.want if w not in self.records]
             if EAGER in missing:
-                self._learn(EAGER, Visits([*sentinel.blocks, *self._solo(worker, EAGER).blocks]))
+                self._learn(
+                    EAGER,
+                    window_samples.Visits([*sentinel.blocks, *self._solo(worker, EAGER).blocks]),
+                )
         except Exception as e:
             raise BaselineFailed(f"eager could not be timed: {_said(e, worker)}") from e
         finally:
@@ -782,10 +319,10 @@ class Timing:
                 self._measure_baseline(name)
             self._learn_now(self._learned())
 
-    def _events(self, visits: Visits) -> list[list[float]]:
+    def _events(self, visits: window_samples.Visits) -> list[list[float]]:
         return visits.times("event", self._overhead)
 
-    def _sentinel(self, worker: TimedWorker) -> Visits:
+    def _sentinel(self, worker: TimedWorker) -> window_samples.Visits:
         """Times the worker without work, and eager over all contents."""
         session = self._session(worker, EAGER, self._plan.capacity)
         if self.device.kind == "cpu":
@@ -795,7 +332,7 @@ class Timing:
         session.close()
         return visits
 
-    def _again(self, worker: TimedWorker) -> Visits:
+    def _again(self, worker: TimedWorker) -> window_samples.Visits:
         """Times eager once more: a disturbance lasts less long than all baselines take."""
         session = self._session(worker, EAGER, self._plan.capacity)
         visits = self._expect(session)
@@ -820,33 +357,35 @@ class Timing:
     def _size(self, call: float, cost: float) -> None:
         """Sets calls per window, and draws the contents."""
         pool = self.contents
-        chosen = plan(call, pool.slots, self.budget)
+        chosen = budgets.plan(call, pool.slots, self.budget)
         seconds = max(self.budget.candidate_s, self.budget.visit_s * 2)
         # Writing, mapping and checking a content costs about as much again as its call's wall.
         enough = max(int(seconds * 1e9 / max(2 * cost, 1)), REPETITIONS if cost < 2e6 else 1)
         windows = 3 * len(PATTERN)
         total = min(enough, windows * chosen.fresh, 8192)
-        total = max(total, MIN_FRESH + 4)
+        total = max(total, window_samples.MIN_FRESH + 4)
         if self.device.kind == "cuda":
             total = min(total, GPU_CONTENTS[self.level])
-            chosen = Plan(min(chosen.fresh, TURNS.fresh), min(chosen.other, TURNS.other))
+            chosen = budgets.Plan(
+                min(chosen.fresh, budgets.TURNS.fresh), min(chosen.other, budgets.TURNS.other)
+            )
         elif self.level == "quick" and self._cold:
             total = min(total, QUICK_COLD)
         if isinstance(pool, Redrawn):
-            total, chosen = min(total, REDRAWN[self.level]), Plan(1, 1)
+            total, chosen = min(total, REDRAWN[self.level]), budgets.Plan(1, 1)
         else:
             total = min(total, _pool_bytes(self.budget, self.device) // pool.slots.bytes)
         total = max(total, 4)
         deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
-        pool.grow(self._warm + min(total, MIN_FRESH + 4))
+        pool.grow(self._warm + min(total, window_samples.MIN_FRESH + 4))
         pool.grow(self._warm + total, deadline)
         drawn = len(pool) - self._warm
         # Fewer calls a window rather than fewer windows: an interval needs windows.
         if self._cold or isinstance(pool, Redrawn):
-            chosen = Plan(1, 1)
+            chosen = budgets.Plan(1, 1)
         other = max(min(chosen.other, drawn // 8), 1)
-        windows = MIN_FRESH if self.device.kind == "cpu" else GPU_WINDOWS
-        self._plan = Plan(max(min(chosen.fresh, (drawn - 2 * other) // windows), 1), other)
+        windows = window_samples.MIN_FRESH if self.device.kind == "cpu" else GPU_WINDOWS
+        self._plan = budgets.Plan(max(min(chosen.fresh, (drawn - 2 * other) // windows), 1), other)
         self._warm = max(1, min(self._plan.other, drawn // 8))
 
     def _calibrate_cpu(self, session: Session) -> None:
@@ -856,11 +395,11 @@ class Timing:
             if i > 0:  # the first touches what the others find touched
                 self._overhead.add_identity(window)
 
-    def _judge(self, visits: Visits) -> Judged:
+    def _assess(self, visits: window_samples.Visits) -> clocks.Assessed:
         """Judges a candidate. No candidate process may exist."""
-        judged = judge(visits, self._overhead, self._usual)
-        if not (judged.marked or judged.off) or self._recalibrated:
-            return judged
+        assessed = clocks.assess_clocks(visits, self._overhead, self._usual)
+        if not (assessed.marked or assessed.off) or self._recalibrated:
+            return assessed
         self._recalibrated = True
         # Was the machine another one when eager was timed? Time it again: if the cost of windows
         # has changed, its noise now says so.
@@ -870,34 +409,34 @@ class Timing:
                 self._again(worker)
             finally:
                 worker.kill()
-        return judge(visits, self._overhead, self._usual)
+        return clocks.assess_clocks(visits, self._overhead, self._usual)
 
-    def _expect(self, session: Session) -> Visits:
+    def _expect(self, session: Session) -> window_samples.Visits:
         """Runs eager over every content: expected outputs, and the sentinel."""
         pool = self.contents
         pool.new_process()
-        samples: list[Sample] = []
+        samples: list[window_samples.Sample] = []
         window = session.run("fresh", pool.take(self._warm))
         pool.set_expected(window)
         while pool.left():
             window = session.run("fresh", pool.take(self._plan.fresh))
             pool.set_expected(window)
             if 2 * window.calls >= self._plan.fresh:
-                seen = Sample.of(window)
+                seen = window_samples.Sample.of(window)
                 self._overhead.add(seen)
                 samples.extend(seen)
         for _ in range(4):
             pool.new_process()
             window = session.run("chained", pool.take(self._plan.other))
-            seen = Sample.of(window)
+            seen = window_samples.Sample.of(window)
             self._overhead.add(seen)
             samples.extend(seen)
-        visits = Visits([samples])
-        self._usual = Alone.of(samples)
+        visits = window_samples.Visits([samples])
+        self._usual = window_samples.Alone.of(samples)
         self._overhead.end_session()
         return visits
 
-    def _stands(self, sentinel: Visits) -> bool:
+    def _stands(self, sentinel: window_samples.Visits) -> bool:
         """Compares eager now with eager then, and sets the drift. False: measure again."""
         found = baselines.drift(self._events(sentinel), self.records[EAGER], self.seed)
         if found.note:
@@ -906,7 +445,7 @@ class Timing:
         return not found.again
 
     def _measure_baseline(self, name: str) -> None:
-        blocks: list[list[Sample]] = []
+        blocks: list[list[window_samples.Sample]] = []
         spent = 0.0
         # A second process tells how much processes differ; not where starting one takes long.
         while len(blocks) < 2 and (not blocks or spent < 3.0):
@@ -929,7 +468,7 @@ class Timing:
                 took = time.perf_counter() - self.contents.again_s - began
                 self.spent_s[name] = self.spent_s.get(name, 0.0) + took
             spent = time.perf_counter() - start
-        self._learn(name, Visits(blocks))
+        self._learn(name, window_samples.Visits(blocks))
 
     def _leave_out(self, e: Exception, note: str) -> None:
         """Notes why there is one baseline less. A GPU that does not work is no baseline's own."""
@@ -937,17 +476,17 @@ class Timing:
             raise BaselineFailed(note) from e
         self.notes.append(note)
 
-    def _solo(self, worker: TimedWorker, name: str) -> Visits:
+    def _solo(self, worker: TimedWorker, name: str) -> window_samples.Visits:
         """Times a baseline with no other participant running."""
         session = self._session(worker, name, self._plan.capacity)
         self._warm_up(session, trusted=True)
         block = self._visit(session, self.budget.solo_s, checked=False, trusted=True)
         session.close()
-        return Visits([block])
+        return window_samples.Visits([block])
 
-    def _learn(self, name: str, visits: Visits) -> None:
-        judged = judge(visits, self._overhead, self._usual)
-        self.notes.extend(f"{name}: {n}" for n in judged.notes)
+    def _learn(self, name: str, visits: window_samples.Visits) -> None:
+        assessed = clocks.assess_clocks(visits, self._overhead, self._usual)
+        self.notes.extend(f"{name}: {n}" for n in assessed.notes)
         self.records[name] = baselines.record(
             measurement(visits, self._overhead, seed=self.seed),
             self._events(visits),
@@ -1005,20 +544,22 @@ class Timing:
     def _quick(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
         protocol = "baselines measured just before" if self.measured else "cached baselines"
         block, wrong = self._candidate(spawn_candidate, self.budget.candidate_s)
-        visits = Visits([block])
+        visits = window_samples.Visits([block])
         if wrong is not None or not visits.kind("fresh"):
             return self._wrong(wrong or "no window could be timed", protocol)
-        judged = self._judge(visits)
-        speedups = {n: self._against_cached(n, visits, judged.clock) for n in self.records}
+        assessed = self._assess(visits)
+        speedups = {n: self._against_cached(n, visits, assessed.clock) for n in self.records}
         wins = min(speedups.values(), key=lambda s: s["value"])["low"] > 1
         # Others on the machine may have left while it ran, and one process may be slower to wake
         # than another: only turns can tell.
-        unsure = judged.noisy or WAKES <= judged.alone < 1
+        unsure = assessed.noisy or clocks.WAKES <= assessed.alone < 1
         if wins and unsure and self.device.kind == "cpu":
             return self._interleaved(spawn_candidate, QUICK_ROUNDS, QUICK_ROUNDS)
-        return self._result(visits, judged, speedups, protocol)
+        return self._result(visits, assessed, speedups, protocol)
 
-    def _against_cached(self, name: str, visits: Visits, clock: str) -> dict[str, Any]:
+    def _against_cached(
+        self, name: str, visits: window_samples.Visits, clock: str
+    ) -> dict[str, Any]:
         ratio = self._ratio(name)
         by = {
             c: baselines.against(
@@ -1039,11 +580,11 @@ class Timing:
         names = baselines.contenders(self.records)
         rounds: dict[str, list[stats.Round]] = {n: [] for n in names}
         wall: dict[str, list[stats.Round]] = {n: [] for n in names}
-        base: dict[str, Visits] = {n: Visits() for n in names}
-        pairs: list[Pair] = []
-        candidate = Visits()
+        base: dict[str, window_samples.Visits] = {n: window_samples.Visits() for n in names}
+        pairs: list[window_samples.Pair] = []
+        candidate = window_samples.Visits()
         held: dict[str, _Held] = {}
-        judged = Judged("event")
+        assessed = clocks.Assessed("event")
         end = time.perf_counter() + self.budget.rounds_s
         try:
             for r in range(most):
@@ -1059,18 +600,22 @@ class Timing:
                 with _of_a_baseline():
                     after = {n: _of(n, self._second_turn, held, n, r) for n in reversed(names)}
                 candidate.blocks.append(first)
-                pairs.append(Pair(before, first, after))
+                pairs.append(window_samples.Pair(before, first, after))
                 pairs[-1].pay()
                 for n in names:
                     base[n].blocks.append(pairs[-1].of(n))
                 if r + 1 < least:
                     continue
                 overhead = self._overhead.paired(pairs)
-                usual = [Alone.of([s for p in pairs for s in p.of(n)]) for n in names]
+                usual = [
+                    window_samples.Alone.of([s for p in pairs for s in p.of(n)]) for n in names
+                ]
                 busiest = max(usual, key=lambda u: u.more_ns)
                 # On a GPU calls one by one are held against eager's.
-                judged = judge(candidate, overhead, self._usual if overhead.turns else busiest)
-                rounds = {n: _rounds(pairs, n, judged.clock, overhead) for n in names}
+                assessed = clocks.assess_clocks(
+                    candidate, overhead, self._usual if overhead.turns else busiest
+                )
+                rounds = {n: _rounds(pairs, n, assessed.clock, overhead) for n in names}
                 wall = {n: _rounds(pairs, n, "wall", overhead) for n in names}
                 widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]
                 if max(widths) <= NARROW or time.perf_counter() > end:
@@ -1081,7 +626,7 @@ class Timing:
         speedups: dict[str, dict[str, Any]] = {}
         for visits in base.values():
             loud = [s.disturbed for s in visits.kind("fresh")]
-            judged.busy = judged.busy or 2 * sum(loud) > len(loud)
+            assessed.busy = assessed.busy or 2 * sum(loud) > len(loud)
         for n in names:
             interval = stats.paired_speedup(rounds[n], self.seed)
             low = min(interval.low, stats.paired_speedup(wall[n], self.seed).low)
@@ -1098,8 +643,8 @@ class Timing:
         self._since = stats.speedup(self._events(base[names[0]]), known, self.seed).value
         for n in self.records:
             if n not in speedups:
-                speedups[n] = self._against_cached(n, candidate, judged.clock)
-        return self._result(candidate, judged, speedups, "interleaved")
+                speedups[n] = self._against_cached(n, candidate, assessed.clock)
+        return self._result(candidate, assessed, speedups, "interleaved")
 
     def _ratio(self, name: str) -> float:
         """Returns what a baseline would take now over what is known of it."""
@@ -1110,20 +655,24 @@ class Timing:
         ratio = self._ratio(name)
         return [[t * ratio for t in b] for b in self.records[name]["blocks"]]
 
-    def _in_turn(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
+    def _in_turn(
+        self, held: dict[str, _Held], name: str, round_: int
+    ) -> list[window_samples.Sample]:
         """Returns a visit of a baseline, whose process stays where there is room for it."""
         visit = self._hold(held, name, round_)
         self._put_aside(held, name)
         return visit
 
-    def _second_turn(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
+    def _second_turn(
+        self, held: dict[str, _Held], name: str, round_: int
+    ) -> list[window_samples.Sample]:
         if name not in held:
             return self._in_turn(held, name, round_)
         visit = self._held_visit(held[name], name)
         self._put_aside(held, name)
         return visit
 
-    def _held_visit(self, h: _Held, name: str) -> list[Sample]:
+    def _held_visit(self, h: _Held, name: str) -> list[window_samples.Sample]:
         if h.session is None:
             h.stopped.go_on()
             h.session = self._session(h.worker, name, self._plan.capacity)
@@ -1151,7 +700,7 @@ class Timing:
         if h.has > ASIDE_BYTES:
             held.pop(name).worker.kill()
 
-    def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
+    def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[window_samples.Sample]:
         """Returns a visit of a baseline, in a new process where one is due."""
         h = held.get(name)
         half = round_ == ROUNDS // 2 and h is not None and h.spawn_s <= STAYS_S
@@ -1173,11 +722,11 @@ class Timing:
         held[name] = _Held(worker, session, spawn_s, room, Stopped(worker.pid))
         return self._baseline_visit(session)
 
-    def _baseline_visit(self, session: Session) -> list[Sample]:
+    def _baseline_visit(self, session: Session) -> list[window_samples.Sample]:
         owed = REPETITIONS // ROUNDS
         return self._visit(session, self.budget.visit_s, checked=False, trusted=True, owed=owed)
 
-    def _above_solo(self, name: str, interleaved: Visits) -> float:
+    def _above_solo(self, name: str, interleaved: window_samples.Visits) -> float:
         """Returns by how much a baseline was slower than alone, where that is over the limit."""
         ratio = stats.speedup(self._events(interleaved), self._current(name), self.seed)
         above = ratio.value
@@ -1196,7 +745,7 @@ class Timing:
         owed: int = REPETITIONS,
         *,
         watched: bool = False,
-    ) -> tuple[list[Sample], str | None]:
+    ) -> tuple[list[window_samples.Sample], str | None]:
         """``watched``: what it does is looked at, in a process that cannot tell itself from those
         that are timed; stopping it again and again disturbs what comes after.
         """
@@ -1325,14 +874,14 @@ class Timing:
         checked: bool,
         trusted: bool,
         owed: int = REPETITIONS,
-    ) -> list[Sample]:
+    ) -> list[window_samples.Sample]:
         """Runs the pattern for about this long, after ``_warm_up``.
 
         A trusted worker may meet contents again; an untrusted one stops when they are used up.
         ``owed`` repetitions are made even if they take longer, but not thrice as long.
         """
         pool = self.contents
-        samples: list[Sample] = []
+        samples: list[window_samples.Sample] = []
         fresh = calls = extra = 0
         now = time.perf_counter()
         end = now + seconds
@@ -1344,7 +893,9 @@ class Timing:
         over = False
         while True:
             now = time.perf_counter()
-            over = over or (now > end and fresh >= MIN_FRESH and (calls >= owed or now > hard))
+            over = over or (
+                now > end and fresh >= window_samples.MIN_FRESH and (calls >= owed or now > hard)
+            )
             if over and not varied:
                 break
             if over or (due and now > due[0]):
@@ -1379,10 +930,10 @@ class Timing:
                 self._wrong_output = self._said(window)
                 if self._wrong_output is not None:
                     break
-            samples.extend(Sample.of(window))
+            samples.extend(window_samples.Sample.of(window))
             if kind != "fresh":
                 continue
-            if window.disturbed() and extra < 2 * MIN_FRESH:
+            if window.disturbed() and extra < 2 * window_samples.MIN_FRESH:
                 extra += 1  # measured again by not counting it
                 continue
             fresh += 1
@@ -1421,23 +972,23 @@ class Timing:
 
     def _result(
         self,
-        visits: Visits,
-        judged: Judged,
+        visits: window_samples.Visits,
+        assessed: clocks.Assessed,
         speedups: dict[str, dict[str, Any]],
         protocol: str,
     ) -> Timed:
         report = {
-            "candidate": measurement(visits, self._overhead, judged.clock, self.seed),
+            "candidate": measurement(visits, self._overhead, assessed.clock, self.seed),
             **self._report(protocol),
         }
-        report["marked"] = judged.marked
-        report["disturbed"] = judged.disturbed
-        report["notes"] = [*self.notes, *judged.notes]
-        speedups = {n: bounded(s, judged) for n, s in speedups.items()}
-        if judged.disturbed:  # it took no longer than that, and may take as long as the fastest
+        report["marked"] = assessed.marked
+        report["disturbed"] = assessed.disturbed
+        report["notes"] = [*self.notes, *assessed.notes]
+        speedups = {n: bounded(s, assessed) for n, s in speedups.items()}
+        if assessed.disturbed:  # it took no longer than that, and may take as long as the fastest
             least = min(self._now(n)["median_ms"] for n in self.records)
             report["candidate"]["low_ms"] = min(report["candidate"]["low_ms"], least)
-        if judged.busy and not judged.disturbed:
+        if assessed.busy and not assessed.disturbed:
             report["notes"].append("the machine was busy while baselines were timed")
         # The fastest baseline is the one against which the speedup is least.
         fastest = min(speedups.values(), key=lambda s: s["value"])
@@ -1456,7 +1007,7 @@ class Timing:
             if quiet and cpu > 0:
                 metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
             used = [cores(s, self._overhead.most(s), self.threads) for s in quiet]
-            at_once = stats.median(used) if len(used) >= MIN_FRESH else 0.0
+            at_once = stats.median(used) if len(used) >= window_samples.MIN_FRESH else 0.0
             if at_once > MORE_CORES * self.threads and self.threads < (os.cpu_count() or 1):
                 excess = (
                     f"it computes on {at_once:.1f} cores at once where the baselines "
@@ -1468,7 +1019,7 @@ class Timing:
             speedup=fastest,
             learned=self._learned(),
             metrics=metrics,
-            hides=judged.hides,
+            hides=assessed.hides,
             excess=excess,
             seen=self._seen,
         )
@@ -1503,7 +1054,9 @@ class _Lost(Exception):
         self.name = name
 
 
-def _of(name: str, visit: Callable[..., list[Sample]], *given: Any) -> list[Sample]:
+def _of(
+    name: str, visit: Callable[..., list[window_samples.Sample]], *given: Any
+) -> list[window_samples.Sample]:
     try:
         return visit(*given)
     except Exception as e:
@@ -1532,40 +1085,40 @@ class _Held:
 
 
 def _rounds(
-    pairs: Sequence[Pair],
+    pairs: Sequence[window_samples.Pair],
     name: str,
     clock: str,
-    overhead: Overhead,
+    overhead: window_samples.Overhead,
 ) -> list[stats.Round]:
     """Returns the rounds of one baseline."""
     out: list[stats.Round] = []
     for p in pairs:
-        a = _times(p.before[name], "event", overhead)
-        b = _times(p.after[name], "event", overhead)
-        c = _times(p.candidate, clock, overhead)
+        a = window_samples.times_of(p.before[name], "event", overhead)
+        b = window_samples.times_of(p.after[name], "event", overhead)
+        c = window_samples.times_of(p.candidate, clock, overhead)
         if a and b and c:
             out.append(stats.Round(a, c, b))
     return out
 
 
-def bounded(speedup: dict[str, Any], judged: Judged) -> dict[str, Any]:
+def bounded(speedup: dict[str, Any], assessed: clocks.Assessed) -> dict[str, Any]:
     """Returns a speedup with what its interval cannot exclude: see the module."""
-    low, high = speedup["low"] * judged.alone, speedup["high"]
-    if judged.doubtful or judged.busy:
+    low, high = speedup["low"] * assessed.alone, speedup["high"]
+    if assessed.doubtful or assessed.busy:
         low = min(low, 1.0)
-    if judged.busy:
+    if assessed.busy:
         high = max(high, 1.0)
     return {**speedup, "low": low, "high": high}
 
 
-def _felt(now: nvml.Reading, fresh: Sequence[Sample]) -> dict[str, float]:
+def _felt(now: nvml.Reading, fresh: Sequence[window_samples.Sample]) -> dict[str, float]:
     """Returns what a GPU's sensors show when it has been timed."""
     felt = {"sm_mhz": float(now.sm_mhz), "celsius": float(now.celsius)}
     slowed = sum(bool(s.slowed) for s in fresh) / max(len(fresh), 1)
     return {k: v for k, v in felt.items() if v} | ({"slowed_share": slowed} if slowed else {})
 
 
-def cores(s: Sample, wall_ns: float, threads: int) -> float:
+def cores(s: window_samples.Sample, wall_ns: float, threads: int) -> float:
     """Returns how many cores the calls of a window had at work at least.
 
     ``wall_ns`` is what a call took by the referee's clock. However much of a window is not its
@@ -1576,11 +1129,11 @@ def cores(s: Sample, wall_ns: float, threads: int) -> float:
     return threads + beyond / max(s.event, wall_ns, 1.0)
 
 
-def of_a_process(fresh: Sequence[Sample]) -> float:
+def of_a_process(fresh: Sequence[window_samples.Sample]) -> float:
     """Returns the factor by which the times of two processes may be off, 95 % of the time."""
-    scatter = PROCESSES_NS / max(stats.median([s.event for s in fresh]), 1.0)
+    scatter = window_samples.PROCESSES_NS / max(stats.median([s.event for s in fresh]), 1.0)
     if any(s.alone for s in fresh):
-        scatter = math.hypot(scatter, PROCESSES_ALONE)
+        scatter = math.hypot(scatter, window_samples.PROCESSES_ALONE)
     return math.exp(1.96 * math.sqrt(2) * scatter)
 
 
@@ -1593,7 +1146,7 @@ def _nothing() -> dict[str, Any]:
     return {**zero, "repetitions": 0, "clock": "", "event_ms": 0.0, "wall_ms": 0.0}
 
 
-def _pool_bytes(budget: Budget, device: Device) -> int:
+def _pool_bytes(budget: budgets.Budget, device: Device) -> int:
     if device.kind == "cuda":
         return min(budget.pool_bytes, device.free_bytes() // 4)
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Windows whose tensors lie in the memory of a GPU: see windows.py.
+"""Windows whose tensors lie in the memory of a GPU: see window_session.py.
 
 The calls of a window take turns with the referee, on the GPU and without the host: two streams in
 two processes wait for each other by words in memory that both have mapped. The worker asks for all
@@ -63,22 +63,22 @@ from kwharness.machine import cuda_driver, nvml
 from kwharness.machine.device import Gpu, GpuBlock, gpu
 from kwharness.model.state import Carrier
 from kwharness.timing import ceilings_cuda
-from kwharness.timing.windows import (
+from kwharness.timing.input_pool import row_views
+from kwharness.timing.window_base import (
     GPU_BUSY,
     MALFORMED,
     CallFailed,
     Forward,
     Link,
-    Session,
-    _durations,
-    _now,
-    _Ready,
-    _Took,
     barred,
     check_outputs,
-    returned,
-    row_views,
 )
+from kwharness.timing.window_base import now_ns as _now
+from kwharness.timing.window_session import Session
+from kwharness.timing.window_session import Took as _Took
+from kwharness.timing.window_session import durations as _durations
+from kwharness.timing.window_worker import Ready as _Ready
+from kwharness.timing.window_worker import returned
 
 BUSY_NS = 1_000_000  # a kernel that does nothing takes less, unless another context's is there
 SPINS_NS = 250_000  # a part of another's slice, and more than a look takes

@@ -22,7 +22,8 @@ from kwharness.numerics.correctness import Expected
 from kwharness.numerics.input_structure import FEW, Structure, shuffled
 
 if TYPE_CHECKING:
-    from kwharness.verify.verify import Calibration, Verification
+    from kwharness.verify.calibration import Calibration
+    from kwharness.verify.verify import Verification
 
 NO_NAN = (
     "takes for granted that no input is NaN: where one is, it gives what a number far away would "

@@ -1,42 +1,35 @@
-"""Verification: calibrates what an honest error is on a task, then holds a candidate to it.
+"""Verification: holds a candidate to what an honest error is on its task.
 
-Calibration runs the reference alone and is kept per task. Verification draws under secret seeds,
-has the reference compute the expected values while the candidate computes its own, and compares
-private copies of both.
+It draws under secret seeds, has the reference compute the expected values while the candidate
+computes its own, and compares private copies of both. calibrate.py found before what is honest.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 import torch
 
 from kwharness.clients.candidate_client import Answer, CandidateClient, digest, same_bytes
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, ran_out
-from kwharness.clients.reference_client import Parts, ReferenceClient, reshaped
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine.cuda_driver import CudaError
-from kwharness.machine.device import Device, give_back
+from kwharness.machine.device import give_back
 from kwharness.model import weights
-from kwharness.model.construction import SPREAD
-from kwharness.model.state import NOTHING, Carried
 from kwharness.numerics import (
     correctness,
     decision_sides,
     families,
-    few_terms,
     input_structure,
-    orders,
     planted_nan,
 )
-from kwharness.numerics.correctness import Expected, Noise, Outcome, Scale
+from kwharness.numerics.correctness import Expected, Outcome, Scale
 from kwharness.numerics.families import (
     BASE,
     BOUNDARIES,
@@ -44,54 +37,25 @@ from kwharness.numerics.families import (
     FEW_FACTORS,
     FEW_TERMS,
     ORDERED,
-    PERMUTED,
     REPEATED,
-    Axis,
     Family,
     Traits,
 )
 from kwharness.numerics.input_structure import Structure
-from kwharness.numerics.orders import Line
-from kwharness.numerics.rounding import LANES
-from kwharness.verify import assumptions
+from kwharness.verify import assumptions, calibrate, calibration, findings, secret_draws
 
-CALIBRATION = 18  # version of what is kept: part of its check
-CALIBRATION_SEEDS = 4
-FAMILY_SEEDS = 2
-CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
-# Of outputs, from which half of the seeds tell as much where each of them takes long: what the
-# largest of so many errors is varies little from one draw to the next.
-MANY_ELEMENTS = 1 << 18
 BASE_SEEDS = {"quick": 5, "certify": 10}
 # Under which models are constructed where what is made of weights at construction is judged.
 CONSTRUCTIONS = {"quick": 2, "certify": 4}
 SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
 ELEMENTS = {"quick": 2, "certify": 4}  # one-element perturbations
 BOUNDARIES_IN_TURN = 3  # quick evaluations, of which nobody knows the one that asks about them
-AXES = 16  # tried, of those that may be reduced, for at most
-AXES_S = 3.0
-PROBE_S = 20.0  # of one forward of the reference on what get_inputs() never gives
-KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn again at each use
 VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among the timed calls
 VARIED_ON_A_GPU = 4 << 30  # likewise: it moves them a hundred times as fast
-PATTERNS = 8  # of signs, before a timed call is wrong
-# A reference may take so many times what a call has, and a candidate keeps nothing of the last one
-# where there is less, or where that was not enough.
-ROOM_TO_COMPUTE = 4
-# There is so much, in calls, when a candidate is called: else the reference keeps nothing.
-ROOM_TO_CALL = 2
-# Where so many times what a call has are free, blocks can stay for the next call, and where so many
-# are, still stay: what comes and goes takes tens of ms, and longer while other GPUs' does the same.
-ROOMY = 8, 4
-# Of an output's scale: what float64 computes in parts is the same but for this, or it is not
-# computed in parts.
-SAME_IN_PARTS = 1e-9
 # Times the bound within which one more look may tell: who is further off is wrong.
 NEAR = 3.0
 ELSEWHERE = 2  # more draws on which nobody may take NaN for Inf who did on one
 REDRAWN = 8  # draws on which somebody is wrong by what decisions may do, before it is wrong
-NEVER_SETTLED = "advisory: decisions on each draw of it fall either way within the bound"
-AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 ELEMENT = "one_element"
 IN_A_ROW = "in_a_row"
 IN_A_ROW_SAYS = "after calls in a row, its state not put back"
@@ -100,871 +64,6 @@ ROWS = {"quick": 2, "certify": 4}
 CALLS_IN_A_ROW = (2, 5)
 # By how many root mean squares the element is moved, until float64 shows it.
 STEPS = (8.0, 1e3, 1e5)
-
-Note = Callable[[str], None]
-Fresh = Callable[[], CandidateClient]
-
-
-def secret() -> int:
-    """A seed from the operating system that no worker can predict."""
-    return int.from_bytes(os.urandom(6), "big")
-
-
-@dataclass
-class FamilyCalibration:
-    """One family on one task."""
-
-    name: str
-    gates: bool
-    note: str
-    exact: bool
-    outputs: list[Noise]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "gates": self.gates,
-            "note": self.note,
-            "exact": self.exact,
-            "outputs": [n.to_json() for n in self.outputs],
-        }
-
-
-@dataclass
-class Calibration:
-    """What an honest error is on a task. Plain numbers, kept in the cache."""
-
-    families: dict[str, FamilyCalibration] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    wide: bool = True  # the expected value is float64's
-    linear: bool = False
-    compiled: bool = True
-    axes: list[Axis] = field(default_factory=list)  # whose order changes nothing
-    lines: list[Line] = field(default_factory=list)  # that are reduced, sorted or scanned
-    factors: list[Line] = field(default_factory=list)  # that products are added up along
-    structures: list[list[str]] = field(default_factory=list)  # of each input, in words,
-    kinds: list[list[str]] = field(default_factory=list)  # and of which kinds
-    many_terms: bool = False  # to each output
-    decides: bool = False  # the reference rounds, compares, searches, counts or orders
-    aimed: bool = False  # and inputs can be moved to where it does, on which the honest are right
-    # By key the way in which the reference bears a change of what is never varied (assumptions.py).
-    assumptions: dict[str, int] = field(default_factory=dict)
-    spent: bool = False  # the reference's process is of no more use
-    outputs: list[torch.Tensor] = field(default_factory=list, compare=False)  # while calibrated
-    by_rows: bool = False  # float64 is the same on each family when a batch is computed in parts
-    carried: Carried = NOTHING  # from call to call
-
-    def floor(self, i: int, family: str = "base") -> Scale:
-        """The absolute part of the bound of output i: that of the reference's own draws, but where
-        few terms are left, and it is that much smaller.
-        """
-        of = family if family == FEW_TERMS.name and family in self.families else "base"
-        scale = self.families[of].outputs[i].scale
-        return Scale(correctness.FLOOR * scale.rms, correctness.FLOOR * scale.rms)
-
-    def traits(self, found: Sequence[Structure]) -> Traits:
-        """What families go by, with the structures of the inputs as they were found just now."""
-        return Traits(self.axes, self.lines, self.factors, found, self.given)
-
-    @property
-    def given(self) -> int | None:
-        """How many tensors forward takes, None where all that is drawn are."""
-        return self.carried.given if self.carried else None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "version": CALIBRATION,
-            "families": [f.to_json() for f in self.families.values()],
-            "notes": self.notes,
-            "wide": self.wide,
-            "linear": self.linear,
-            "compiled": self.compiled,
-            "axes": self.axes,
-            "lines": [[at.input, at.start, at.stop] for at in self.lines],
-            "factors": [[at.input, at.start, at.stop] for at in self.factors],
-            "structures": self.structures,
-            "kinds": self.kinds,
-            "many_terms": self.many_terms,
-            "decides": self.decides,
-            "aimed": self.aimed,
-            "assumptions": self.assumptions,
-            "by_rows": self.by_rows,
-            "carried": self.carried.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, d: Any) -> Calibration | None:
-        """Returns a calibration from the cache, or None where it is another version's."""
-        if not isinstance(d, dict) or d.get("version") != CALIBRATION:
-            return None
-        found = {
-            f["name"]: FamilyCalibration(
-                f["name"],
-                f["gates"],
-                f["note"],
-                f["exact"],
-                [Noise.from_json(n) for n in f["outputs"]],
-            )
-            for f in d["families"]
-        }
-        return cls(
-            found,
-            list(d["notes"]),
-            d["wide"],
-            d["linear"],
-            d["compiled"],
-            axes=[tuple((i, dim) for i, dim in axis) for axis in d["axes"]],
-            lines=[Line(*at) for at in d["lines"]],
-            factors=[Line(*at) for at in d["factors"]],
-            structures=[list(says) for says in d["structures"]],
-            kinds=[list(kinds) for kinds in d["kinds"]],
-            many_terms=bool(d["many_terms"]),
-            decides=bool(d["decides"]),
-            aimed=bool(d["aimed"]),
-            assumptions={str(k): int(way) for k, way in d["assumptions"].items()},
-            by_rows=bool(d["by_rows"]),
-            carried=Carried.from_json(d["carried"]),
-        )
-
-
-class ReferenceBroken(Exception):
-    """The reference fails on its own base draw: the task is not to be judged."""
-
-    def __init__(self, error: WorkerError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@dataclass
-class Job:
-    """One comparison: a family's inputs, made from a draw."""
-
-    family: Family
-    known: FamilyCalibration
-    tree: Any
-    inputs: Sequence[torch.Tensor]
-    again: _Remade | None = None  # the inputs, in no memory
-
-    def remade(self) -> Job:
-        """Returns the job with inputs that lie in memory."""
-        return replace(self, inputs=list(self.inputs))
-
-
-class Room:
-    """Whether there is room for a reference's blocks to stay from one request to the next."""
-
-    def __init__(self) -> None:
-        self._least: float = ROOMY[0]
-        self.stays = False  # there was, when somebody looked last
-
-    def there(self, device: Device, call_bytes: int) -> bool:
-        """Looks. Where there was too little once there is none any more."""
-        self.stays = device.room()[0] > self._least * call_bytes
-        self._least = ROOMY[1] if self.stays else math.inf
-        return self.stays
-
-    def close(self) -> None:
-        """Somebody needs it."""
-        self._least, self.stays = math.inf, False
-
-
-class Draw:
-    """One draw of inputs, in the referee's private memory or made anew whenever it is needed."""
-
-    def __init__(self, reference: ReferenceClient, seed: int, *, kept: bool) -> None:
-        """One that is not ``kept`` asks the reference, which must not be at work then."""
-        self._reference = reference
-        self._seed = seed
-        self._kept: tuple[Any, list[torch.Tensor]] | None = None
-        self._like: tuple[Any, int] | None = None  # its tree, and how many tensors
-        if kept:
-            self._kept = reference.draw(seed)
-
-    @property
-    def kept(self) -> bool:
-        return self._kept is not None
-
-    def get(self) -> tuple[Any, list[torch.Tensor]]:
-        tree, tensors = self._kept or self._reference.draw(self._seed)
-        self._like = tree, len(tensors)
-        return tree, tensors
-
-    def __len__(self) -> int:
-        return self._like[1] if self._like is not None else len(self.tensors)
-
-    @property
-    def tree(self) -> Any:
-        return self._like[0] if self._like is not None else self.get()[0]
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        return self.get()[1]
-
-
-class _Remade(Sequence[torch.Tensor]):
-    """A family's inputs, made from a draw whenever they are needed, all of them at once."""
-
-    def __init__(self, draw: Draw, family: Family, seed: int, traits: Traits) -> None:
-        self._draw, self._family, self._seed, self._traits = draw, family, seed, traits
-
-    @property
-    def base(self) -> list[torch.Tensor]:
-        """The draw that they are made from."""
-        return self._draw.tensors
-
-    def made(self) -> list[torch.Tensor]:
-        """Makes them."""
-        return families.apply(self._family, self._draw.tensors, self._seed, self._traits)
-
-    def other(self) -> _Remade:
-        """Returns others, made from the same draw."""
-        return _Remade(self._draw, self._family, secret(), self._traits)
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self.made())
-
-    def __len__(self) -> int:
-        return len(self._draw)
-
-    @overload
-    def __getitem__(self, i: int) -> torch.Tensor: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[torch.Tensor]: ...
-
-    def __getitem__(self, i: int | slice) -> torch.Tensor | list[torch.Tensor]:
-        return self.made()[i]
-
-
-def draw_many(reference: ReferenceClient, count: int) -> list[Draw]:
-    """Returns draws under secret seeds. The first, which is used most, is kept where memory is not
-    spared.
-    """
-    first = Draw(reference, secret(), kept=not reference.sparing)
-    if reference.sparing:
-        kept = False
-    else:
-        size = sum(t.numel() * t.element_size() for t in first.tensors)
-        kept = count * size <= KEPT_BYTES
-    return [first, *(Draw(reference, secret(), kept=kept) for _ in range(count - 1))]
-
-
-def some_draws(reference: ReferenceClient) -> list[list[torch.Tensor]]:
-    """Returns draws under secret seeds, which what the file seeds by itself gets, too: as many as
-    show what all share, one where there is no room for so many, or where other seeds make it raise.
-    """
-    try:
-        return _reseeded(reference)
-    except WorkerError as e:
-        if ran_out(e) or e.ill:
-            raise
-        return [reference.draw(secret())[1]]
-
-
-def _reseeded(reference: ReferenceClient) -> list[list[torch.Tensor]]:
-    first = reference.draw(secret(), reseeded=True)[1]
-    count = input_structure.count_of(first)
-    needs = 2 * count * sum(t.numel() * t.element_size() for t in first)
-    if not any(t.is_floating_point() for t in first):
-        return [first]
-    if not reference.sparing:
-        return [first, *reference.draws([secret() for _ in range(count - 1)], reseeded=True)[1]]
-    if reference.device.room()[0] < needs:
-        return [first]
-    return [first, *(reference.draw(secret(), reseeded=True)[1] for _ in range(count - 1))]
-
-
-def perturbed(
-    state: Sequence[torch.Tensor], moved: Sequence[bool], tied: Sequence[int], seed: int
-) -> list[torch.Tensor]:
-    """Returns weights that nothing baked in at construction can know.
-
-    What is not ``moved`` stays: a buffer that is a mask is no weight. What is nowhere negative
-    stays so: a variance. What is ``tied`` to an earlier one is moved with it.
-    """
-    g = torch.Generator(state[0].device if state else "cpu").manual_seed(seed)
-    out: list[torch.Tensor] = []
-    for i, (t, may) in enumerate(zip(state, moved, strict=True)):
-        if tied[i] < i:
-            out.append(out[tied[i]])
-            continue
-        if not may or not t.is_floating_point() or not t.numel():
-            out.append(t)
-            continue
-        rms = correctness.scale_of(t).rms or 1.0
-        moves = torch.randn(t.shape, generator=g, device=t.device).mul_(SPREAD * rms)
-        now = moves.to(t.dtype).add_(t)
-        out.append(now.abs_() if bool((t >= 0).all()) and bool(t.any()) else now)
-    return out
-
-
-def zero_one(state: Sequence[torch.Tensor], trainable: Sequence[bool]) -> list[torch.Tensor]:
-    return [
-        (t > 0).to(t.dtype) if may and t.is_floating_point() else t
-        for t, may in zip(state, trainable, strict=True)
-    ]
-
-
-# Calibration.
-
-
-def calibrate(
-    reference: ReferenceClient,
-    *,
-    want_compile: bool = True,
-    parts: bool = True,
-    note: Note = lambda _: None,
-) -> Calibration:
-    """Runs the reference on all families and returns what honest errors are.
-
-    ``parts``: whether float64 may take a large batch in parts. A forward that must not see fewer
-    rows may end its process by that: then it is to be calibrated again without.
-
-    Raises ReferenceBroken, and what a worker raises that has ended.
-    """
-    c = Calibration()
-    seen = reference.inspect(secret())
-    c.carried = seen["carried"]
-    if c.carried:
-        reference.carry(c.carried)
-    c.linear = seen["linear"]
-    sizes = [math.prod(o["shape"]) for o in seen["outputs"] if o["dtype"].startswith("float")]
-    c.by_rows = parts and reference.sparing
-    few = 2 if reference.sparing and min(sizes, default=0) >= MANY_ELEMENTS else 1
-    state = reference.state()
-    trainable = reference.info["trainable"]
-    draws = draw_many(reference, CALIBRATION_SEEDS // few)
-    inputs = draws[0].tensors[: c.given]
-    floating = any(t.is_floating_point() for t in inputs)
-    found = input_structure.of(some_draws(reference))
-    c.structures, c.kinds = [s.says for s in found], [s.kinds() for s in found]
-    c.lines = orders.lines_of(inputs, seen["lengths"])
-    c.factors = [at for at in orders.lines_of(inputs, seen["products"]) if not found[at.input]]
-    elements = sum(math.prod(o["shape"]) for o in seen["outputs"])
-    c.many_terms = few_terms.many(inputs, elements)
-    del inputs
-    if not reference.sparing:
-        c.decides = reference.decides(*draws[0].get()) > 0
-    moved, tied = reference.info["moved"], reference.info["tied"]
-    reference.set_state(perturbed(state, moved, tied, secret()))
-    start = time.monotonic()
-    for family in FAMILIES:
-        if family is not BASE and not floating:
-            c.notes.append("no input is floating: only base draws are compared")
-            break
-        note(f"calibrating {family.name}")
-        if family is PERMUTED:
-            c.axes = _reduced_axes(reference, c, draws, found)
-        if not _is_asked(c, family):
-            continue
-        exact_weights = family.exact and c.linear and bool(state)
-        if exact_weights:
-            reference.set_state(zero_one(state, trainable))
-        seeds = len(draws) if family is BASE else FAMILY_SEEDS // few
-        if family is not BASE and time.monotonic() - start > CALIBRATION_S:
-            seeds = 1
-        calibrated = _calibrate_family(
-            reference, c, family, draws[:seeds], want_compile, c.traits(found)
-        )
-        if exact_weights:
-            reference.set_state(state)
-        if calibrated is not None:
-            c.families[family.name] = calibrated
-        if family is BASE and floating:
-            _aim(reference, c, draws[0], want_compile, c.traits(found))
-    reference.set_state(state)
-    if not reference.sparing:
-        _probe(reference, c, assumptions.Case(*draws[0].get(), state), found)
-    return c
-
-
-def _probe(
-    reference: ReferenceClient, c: Calibration, base: assumptions.Case, found: Sequence[Structure]
-) -> None:
-    """Finds what can be asked of a candidate that get_inputs() never varies. The reference's
-    process may end by it.
-    """
-    info = reference.info
-    changes = assumptions.changes_of(
-        base, info["arguments"], found, info["names"], assumptions.constant(info, c.carried.names)
-    )
-    patience, reference.timeout = reference.timeout, min(reference.timeout, PROBE_S)
-    try:
-        c.assumptions = assumptions.probe(reference, c, base, changes, secret())
-    except WorkerFailure as e:
-        if ran_out(e):
-            raise
-        c.spent = True
-        c.notes.append(
-            "what a kernel takes for granted of whole numbers, scalars and buffers is not asked: "
-            f"with others the reference's process {e}"
-        )
-    finally:
-        reference.timeout = patience
-
-
-def _aim(
-    reference: ReferenceClient, c: Calibration, draw: Draw, want_compile: bool, traits: Traits
-) -> None:
-    """Sees whether inputs can be moved to where the reference decides, and the honest are right."""
-    if not _has_sides(reference, c):
-        return
-    inputs = reference.aimed(draw.tree, draw.tensors, _free(draw.tensors, traits), secret())
-    if inputs is None:
-        return
-    base = c.families[BASE.name]
-    f = FamilyCalibration(BOUNDARIES.name, True, "", False, [replace(n) for n in base.outputs])
-    problems: list[str] = []
-    modes = ["wide", "eager"]
-    if _calibrate_draw(
-        reference, c, BOUNDARIES, f, draw.tree, inputs, 0, modes, want_compile, problems
-    ):
-        f.note = "; ".join(dict.fromkeys(problems))
-        f.gates = not problems
-        c.families[f.name] = f
-        c.aimed = True
-
-
-def _free(tensors: Sequence[torch.Tensor], traits: Traits) -> list[int]:
-    """Returns which inputs have no structure that a move of one element breaks."""
-    floating = [i for i, t in enumerate(tensors[: traits.given]) if t.is_floating_point()]
-    return [i for i in floating if not traits.structure(i)]
-
-
-def _is_asked(c: Calibration, family: Family) -> bool:
-    """Whether a family makes other inputs than the draw's on this task."""
-    if family is PERMUTED:
-        return bool(c.axes)
-    if family is ORDERED:
-        return bool(c.lines)
-    if family is FEW_FACTORS:
-        return bool(c.factors)
-    return c.many_terms if family in (FEW_TERMS, REPEATED) else True
-
-
-def _reduced_axes(
-    reference: ReferenceClient,
-    c: Calibration,
-    draws: Sequence[Draw],
-    structures_of: Sequence[Structure],
-) -> list[Axis]:
-    """Returns axes of the inputs along which another order leaves the outputs within the bound."""
-    pair = [d.tensors[: c.given] for d in draws[:2]]
-    tried = families.axes_of(pair, structures_of)
-    if not tried:
-        return []
-    mode = ["wide" if c.wide else "eager"]
-    before = reference.forward(*draws[0].get(), mode)[0]
-    if "error" in before:
-        return []
-    end = time.monotonic() + AXES_S
-    found: list[Axis] = []
-    for axis in random.SystemRandom().sample(tried, min(AXES, len(tried))):
-        inputs = families.apply(PERMUTED, draws[0].tensors, secret(), Traits([axis]))
-        inputs = reference.lend(inputs)
-        after = reference.forward(draws[0].tree, inputs, mode)[0]
-        if "error" not in after and _unchanged(c, before["tensors"], after["tensors"]):
-            found.append(axis)
-        if time.monotonic() > end:
-            break
-    return found
-
-
-def _unchanged(c: Calibration, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
-    for i, (x, y) in enumerate(zip(a, b, strict=True)):
-        if not x.is_floating_point():
-            if not torch.equal(x, y):
-                return False
-            continue
-        noise = c.families["base"].outputs[i]
-        bound = correctness.bound_of(noise, Scale(), noise.scale, c.floor(i).max)
-        wide = x.double()
-        error = correctness.error_of(y, wide, None)
-        if not math.isfinite(error.max):
-            error = correctness.error_of(y, wide, correctness.not_finite(wide))
-        if error.max > bound.max or error.rms > bound.rms:
-            return False
-    return True
-
-
-def _calibrate_family(
-    reference: ReferenceClient,
-    c: Calibration,
-    family: Family,
-    draws: Sequence[Draw],
-    want_compile: bool,
-    traits: Traits,
-) -> FamilyCalibration | None:
-    # What tells of values behind indices comes before what is held against it.
-    modes = ["wide", "eager"]
-    if family.planted:
-        modes.append("scalar")
-    else:
-        modes.append("noise:1:coherent" if family.coherent else "noise:1")
-    if family is BASE:
-        modes.append("noise:2")
-    f = FamilyCalibration(family.name, True, "", family.exact and c.linear, [])
-    problems: list[str] = []
-    for k, draw in enumerate(draws):
-        inputs = reference.lend(families.apply(family, draw.tensors, secret(), traits))
-        done = _calibrate_draw(
-            reference, c, family, f, draw.tree, inputs, k, modes, want_compile, problems
-        )
-        if not done:
-            return None
-    if family.planted:
-        # Simulated rounding says nothing beside NaN; what stays finite errs as the base draws do.
-        for n, base in zip(f.outputs, c.families["base"].outputs, strict=True):
-            n.error.widen(base.error)
-            n.moved.widen(base.moved)
-    if family is ORDERED:
-        # Along a row in order a sum in one lane errs the same way at each step, and what is asked
-        # about here is off by far more.
-        for n in f.outputs:
-            n.error = Scale(LANES * n.error.max, LANES * n.error.rms)
-    f.note = "; ".join(dict.fromkeys(problems))
-    f.gates = not problems or family is BASE
-    return f
-
-
-def _calibrate_draw(
-    reference: ReferenceClient,
-    c: Calibration,
-    family: Family,
-    f: FamilyCalibration,
-    tree: Any,
-    inputs: Sequence[torch.Tensor],
-    k: int,
-    modes: Sequence[str],
-    want_compile: bool,
-    problems: list[str],
-) -> bool:
-    """Takes what a family's inputs, the k-th, show into ``f``, and what an honest form fails into
-    ``problems``. False: the family is left out.
-    """
-    used = list(modes)
-    lanes = list(decision_sides.LANES) if _has_sides(reference, c) else []
-    used[2:2] = lanes
-    if c.wide and not family.planted:
-        used.append(f"moved:{k}")
-    if want_compile and c.compiled:
-        used.append("compile")
-    answers = reference.each(tree, inputs, used, decided=bool(lanes))
-    with reference.whole() if k == 0 else nullcontext():
-        wide = next(answers)
-    if "error" in wide and k and reference.parts is not None:
-        reference.parts, c.by_rows = None, False
-        wide = reference.forward(tree, inputs, ["wide"], sources=True)[0]
-    eager = next(answers)
-    if "error" in eager:
-        if family is BASE or ran_out(eager["error"]):
-            raise ReferenceBroken(eager["error"])
-        c.notes.append(f"{family.name}: left out, the reference raises {eager['error'].type} on it")
-        return False
-    # Without their content.
-    c.outputs = c.outputs or [t.to("meta") for t in eager["tensors"]]
-    if error := reshaped(c.outputs, eager["tensors"]):
-        if family is BASE:
-            raise ReferenceBroken(error)
-        c.notes.append(f"{family.name}: left out, the reference's result {error.message}")
-        return False
-    if "error" in wide or not c.wide:
-        # No float64: float32 is expected, and the noise that could not be simulated is allowed
-        # for by another order of evaluation only.
-        if c.wide and family is BASE:
-            c.wide = False
-            c.notes.append(
-                f"the reference does not run in float64 ({wide['error'].type}): "
-                "float32 is what is expected"
-            )
-        elif c.wide:
-            if ran_out(wide["error"]):
-                raise ReferenceBroken(wide["error"])
-            c.notes.append(f"{family.name}: left out, the reference raises in float64")
-            return False
-        wide = {
-            **eager,
-            "tensors": [t.double() if t.is_floating_point() else t for t in eager["tensors"]],
-        }
-    e = Expected(wide["tensors"], eager["tensors"], wide["sources"], decides=c.decides)
-    if lanes:
-        _take_sides(e, [next(answers) for _ in lanes])
-    correctness.complete(e)
-    if not f.outputs:
-        f.outputs = [Noise() for _ in e.wide]
-    skips = [_begin_widening(n, e, i, family, problems) for i, n in enumerate(f.outputs)]
-    known = [n.error.max for n in f.outputs]
-    f.exact = f.exact and all(_is_exact(e, i, t) for i, t in enumerate(eager["tensors"]))
-    e.lighten()
-    del eager
-    if k == 0 and c.by_rows:
-        c.by_rows = c.wide and _rows_apart(reference, tree, inputs, e)
-    for r in answers:
-        mode = r["mode"]
-        if "error" not in r:
-            for i, n in enumerate(f.outputs):
-                _widen(n, e, i, mode, r, skips[i], known[i], family, problems)
-            if mode == "compile":
-                f.exact = f.exact and all(_is_exact(e, i, t) for i, t in enumerate(r["tensors"]))
-        elif mode == "compile":
-            message = r["error"].message.splitlines()
-            why = f"torch.compile fails: {message[0][:160] if message else r['error'].type}"
-            if family is BASE:
-                c.compiled = False
-                c.notes.append(why)
-            else:
-                problems.append(why)
-        elif c.wide and ran_out(r["error"]):
-            raise ReferenceBroken(r["error"])  # or bounds would be too narrow
-        del r
-    return True
-
-
-def _has_sides(reference: ReferenceClient, c: Calibration) -> bool:
-    """Whether float64 can be asked what else is right."""
-    return c.decides and c.wide and not reference.sparing
-
-
-def _take_sides(e: Expected, lanes: Sequence[dict[str, Any]]) -> None:
-    """Takes what else is right into what is expected, as far as the reference said it."""
-    given = [r["tensors"] for r in lanes if "error" not in r]
-    e.sides = [decision_sides.of(w, [t[i] for t in given]) for i, w in enumerate(e.wide)]
-
-
-def _rows_apart(
-    reference: ReferenceClient, tree: Any, inputs: Sequence[torch.Tensor], e: Expected
-) -> bool:
-    """Whether a batch in parts gives what the whole gives. Then it is computed so from now on."""
-    counts = any(s["shape"] and "int" in s["dtype"] for s in reference.info["state"])
-    reference.parts = None if counts else Parts.of(inputs, e.wide, reference.device)
-    if reference.parts is None:
-        return False
-    got = reference.forward(tree, inputs, ["wide"])[0]
-    given = [] if "error" in got else got["tensors"]
-    if len(given) == len(e.wide) and all(map(_the_same, given, e.wide, e.scales)):
-        return True
-    reference.parts = None
-    return False
-
-
-def _the_same(got: torch.Tensor, wide: torch.Tensor, scale: Scale) -> bool:
-    if got.shape != wide.shape:
-        return False
-    off = correctness.error_of(got, wide, None)
-    if not math.isfinite(off.max):  # as it is where both are finite
-        if not torch.equal(*map(correctness.kinds, (got, wide))):
-            return False
-        off = correctness.error_where_finite(got, wide)
-    return off.max <= SAME_IN_PARTS * scale.max and off.rms <= SAME_IN_PARTS * scale.rms
-
-
-def _begin_widening(
-    n: Noise, e: Expected, i: int, family: Family, problems: list[str]
-) -> torch.Tensor | None:
-    """Takes what one draw's expected values tell of output i into its noise.
-
-    Returns which elements say nothing.
-    """
-    wide, skip = e.wide[i], e.skips[i]
-    if not wide.is_floating_point():
-        return None
-    assert e.eager is not None
-    n.scale.widen(e.scales[i])
-    n.error.widen(e.own[i])
-    if family.planted:
-        _same_kinds("eager", e.eager[i], wide, problems)
-        nonfinite = correctness.not_finite(wide)
-        return nonfinite if skip is None else skip | nonfinite
-    if skip is not None and correctness.count(skip) * 2 > skip.numel():
-        problems.append("eager itself is off or not finite on most elements")
-    return skip
-
-
-def _same_kinds(who: str, got: torch.Tensor, wide: torch.Tensor, problems: list[str]) -> None:
-    if bool((correctness.kinds(got) != correctness.kinds(wide)).any()):
-        problems.append(f"{who} and float64 differ in where NaN and Inf come out")
-
-
-def _widen(
-    n: Noise,
-    e: Expected,
-    i: int,
-    mode: str,
-    r: dict[str, Any],
-    skip: torch.Tensor | None,
-    known: float,
-    family: Family,
-    problems: list[str],
-) -> None:
-    """Takes what an honest form gives for output i into its noise, and names what it fails.
-
-    ``known``: the largest error before this draw's forms, but for eager.
-    """
-    wide, got = e.wide[i], r["tensors"][i]
-    simulated = mode.startswith("noise:")
-    if not wide.is_floating_point():
-        eager = e.sources[i]
-        if simulated and eager is not None and r["sources"][i] is not None:
-            a, b = r["sources"][i]["values"], eager["values"]
-            n.source = max(n.source, correctness.error_where_finite(a, b).max)
-        elif mode == "compile":
-            o = correctness.compare(got, e, i, n, 0.0)
-            if not o.passed and not o.unsettled:
-                problems.append(f"torch.compile gives other values: {o.reason}")
-        return
-    if mode.startswith("moved:"):
-        n.moved.widen(correctness.error_where_finite(got, wide, skip))
-        return
-    if family.planted:
-        forms = {"compile": "torch.compile", "scalar": "eager, one element at a time,"}
-        if mode in forms:
-            _same_kinds(forms[mode], got, wide, problems)
-    if mode == "compile":
-        wide = e.right(i, got)
-    error = correctness.error_of(got, wide, skip)
-    if simulated and not math.isfinite(error.max):
-        lost = correctness.not_finite(got)
-        error = correctness.error_of(got, wide, lost if skip is None else skip | lost)
-    if math.isfinite(error.max):
-        far = correctness.OFF * e.scales[i].rms
-        if mode == "compile" and error.max > max(far, 100 * known):
-            problems.append("torch.compile is over 10 % off where eager is not")
-            return
-        n.error.widen(error)
-    elif mode == "compile":
-        problems.append("torch.compile gives NaN or Inf where eager does not")
-
-
-def _is_exact(e: Expected, i: int, form: torch.Tensor) -> bool:
-    """Whether output i is whole numbers, and a form of the reference has them."""
-    wide = e.wide[i]
-    if not wide.is_floating_point():
-        return True
-    if not wide.numel() or not correctness.whole(wide, 2**23):
-        return False
-    return correctness.equal(form, wide)
-
-
-def ill_conditioned(c: Calibration) -> bool:
-    base = c.families["base"]
-    return any(n.moved.max > correctness.ILL * n.scale.max > 0 for n in base.outputs)
-
-
-# Verification.
-
-
-class Failed(Exception):
-    """A gate was not passed.
-
-    ``status`` is ``wrong`` or ``cheated``; the message is one sentence.
-    """
-
-    def __init__(
-        self,
-        status: str,
-        reason: str,
-        hint: str = "",
-        *,
-        near: bool = False,
-        mixed: bool = False,
-        unsettled: bool = False,
-        slight: bool = False,
-    ) -> None:
-        """``near``: it may be that the bound is too narrow, as one random pattern showed it.
-        ``mixed``: it is the draw, if no other one shows the same. ``unsettled``: likewise, as
-        decisions on it may fall either way; ``slight``: by no more than these explain.
-        """
-        super().__init__(reason)
-        self.status = status
-        self.hint = hint
-        self.near, self.mixed, self.unsettled, self.slight = near, mixed, unsettled, slight
-
-
-@dataclass
-class Report:
-    """CorrectnessReport, as it grows."""
-
-    precision: str
-    seeds: int = 0
-    families: dict[str, dict[str, Any]] = field(default_factory=dict)
-    kernelbench: bool | None = None
-    deterministic: bool | None = None
-    drops_nan: bool = False
-    loses_infinity: bool = False
-    either: int = 0  # elements that have two right values, where it gave the other,
-    compared: int = 0  # of so many
-    caches_weights: bool | None = None
-    follows_weights: bool | None = None
-    general: bool | None = None
-    evidence: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "precision": self.precision,
-            "seeds": self.seeds,
-            "families": list(self.families.values()),
-        }
-        for name in (
-            "kernelbench",
-            "deterministic",
-            "caches_weights",
-            "follows_weights",
-            "general",
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                out[name] = value
-        return out
-
-    def row(self, name: str) -> dict[str, Any] | None:
-        """Returns what is known of a family, to be put back."""
-        row = self.families.get(name)
-        return None if row is None else dict(row)
-
-    def put(self, name: str, row: dict[str, Any] | None) -> None:
-        """Puts it back."""
-        if row is None:
-            self.families.pop(name, None)
-        else:
-            self.families[name] = row
-
-    def add(self, family: FamilyCalibration, name: str, outcomes: Sequence[Outcome]) -> None:
-        row = self.families.setdefault(
-            name,
-            {
-                "name": name,
-                "gates": family.gates,
-                "passed": True,
-                "seeds": 0,
-                "max_error": 0.0,
-                "max_bound": 0.0,
-                "rms_error": 0.0,
-                "rms_bound": 0.0,
-                "skipped": 0,
-                "note": family.note,
-            },
-        )
-        row["seeds"] += 1
-        for o in outcomes:
-            row["skipped"] += o.skipped
-            row["passed"] = row["passed"] and o.passed
-            # The output and the draw that came closest to its bound, so that error and bound
-            # belong together.
-            for kind in ("max", "rms"):
-                error, bound = getattr(o.error, kind), getattr(o.bound, kind)
-                before = (
-                    row[f"{kind}_error"] / row[f"{kind}_bound"] if row[f"{kind}_bound"] else -1.0
-                )
-                if (error / bound if bound else (math.inf if error else 0.0)) > before:
-                    row[f"{kind}_error"] = error if math.isfinite(error) else 1e300
-                    row[f"{kind}_bound"] = bound if math.isfinite(bound) else 1e300
-        if any(o.dropped for o in outcomes):
-            row["note"] = f"{family.note}; NaN is dropped (advisory)".removeprefix("; ")
-        if any(o.lost for o in outcomes):
-            row["note"] = f"{row['note']}; infinity is lost (advisory)".removeprefix("; ")
-        if not row["passed"] and not family.gates and "advisory" not in row["note"]:
-            reasons = "; ".join(o.reason for o in outcomes if o.reason)
-            row["note"] = f"{row['note']} (advisory: {reasons})"
 
 
 def _near(o: Outcome) -> bool:
@@ -980,7 +79,7 @@ class Verification:
     def __init__(
         self,
         reference: ReferenceClient,
-        calibration: Calibration,
+        calibration: calibration.Calibration,
         level: str,
         *,
         precision: str = "float32",
@@ -997,22 +96,22 @@ class Verification:
         self.strict = strict
         self.traits = Traits()
         self.input_names = [str(n) for n in reference.info.get("arguments") or []]
-        self.report = Report(precision)
+        self.report = findings.Report(precision)
         # Few inputs on which a certified candidate is right, and what is right: see general().
         self.small: tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None = None
         self.tried: dict[families.Shape, bool] = {}  # other shapes, and whether it is right there
-        self.draws: list[Draw] = []
+        self.draws: list[secret_draws.Draw] = []
         self.expected: list[Expected] = []
         self.output_tree: Any = None
         self.aliases: list[int] = []
         # Some of what the candidate was right on, and what is right unless memory is spared.
-        self.varied: list[tuple[Job, Expected | None]] = []
+        self.varied: list[tuple[secret_draws.Job, Expected | None]] = []
         self.by_seed: set[str] = set()  # weights and buffers that another seed makes others
-        self._room = Room()
+        self._room = secret_draws.Room()
         self.inputs: list[torch.Tensor] = []  # as the reference draws them, without content
         self.outputs: list[torch.Tensor] = []  # as the reference's, without content
         self.state: list[torch.Tensor] = []
-        self._salt = secret()
+        self._salt = secret_draws.secret()
 
     def prepare(self, state: list[torch.Tensor] | None = None) -> None:
         """Draws inputs and weights, unless they are given, and has the first expected outputs
@@ -1021,7 +120,7 @@ class Verification:
         r = self.reference
         self.original = r.state()
         self.state = self._moved(self.original) if state is None else state
-        self.draws = draw_many(r, BASE_SEEDS[self.level])
+        self.draws = secret_draws.draw_many(r, BASE_SEEDS[self.level])
         self.traits = self.calibration.traits(self._structures())
         r.set_state(self.state)
         job = self.base_job(self.draws[0])
@@ -1031,13 +130,15 @@ class Verification:
         self.inputs = [torch.empty_like(t, device="meta") for t in job.inputs]
         self.outputs = [torch.empty_like(t, device="meta") for t in first.eager]
         if self._sparing and self.calibration.by_rows:
-            _rows_apart(r, job.tree, job.inputs, first)  # under these weights, too
+            calibrate.rows_apart(r, job.tree, job.inputs, first)  # under these weights, too
         if not self._sparing:
             self.expected.append(first.private())
 
     def _moved(self, original: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns other weights, where they can be changed after construction."""
-        return perturbed(original, self._may_move(), self.reference.info["tied"], secret())
+        return secret_draws.perturbed(
+            original, self._may_move(), self.reference.info["tied"], secret_draws.secret()
+        )
 
     def _may_move(self) -> list[bool]:
         moved = self.reference.info["moved"]
@@ -1057,7 +158,7 @@ class Verification:
     def judge_constructed(self, candidate: CandidateClient) -> None:
         """Judges a candidate that was constructed as the reference was just now. Raises Failed."""
         known = self.calibration.families[BASE.name]
-        tree, inputs = self.draws[secret() % len(self.draws)].get()
+        tree, inputs = self.draws[secret_draws.secret() % len(self.draws)].get()
         answer, expected = self._both(candidate, tree, inputs)
         self._judge_closely(known, BASE.name, tree, inputs, answer, expected, candidate)
 
@@ -1066,7 +167,7 @@ class Verification:
         c = self.calibration
         if not any(c.kinds):
             return []
-        return input_structure.again(some_draws(self.reference), c.kinds, c.structures)
+        return input_structure.again(secret_draws.some_draws(self.reference), c.kinds, c.structures)
 
     @property
     def _sparing(self) -> bool:
@@ -1080,7 +181,7 @@ class Verification:
         return ELEMENTS[self.level] if all(d.kept for d in self.draws) else 1
 
     def _known(
-        self, candidate: CandidateClient, job: Job, k: int, *, bare: bool = False
+        self, candidate: CandidateClient, job: secret_draws.Job, k: int, *, bare: bool = False
     ) -> Expected:
         """Returns what is expected of base draw k, ``job``. The reference must be idle."""
         if self.expected:
@@ -1124,7 +225,7 @@ class Verification:
             self.aliases = eager["aliases"]
         tensors = [t.double() if t.is_floating_point() else t for t in wide["tensors"]]
         beside = None if eager is None else eager["tensors"]
-        decides = _has_sides(self.reference, self.calibration)
+        decides = calibrate.has_sides(self.reference, self.calibration)
         e = correctness.complete(Expected(tensors, beside, wide["sources"], decides=decides))
         if decides and e.own:
             # Eager may be on the other side of what is rounded: who fails is looked at with that.
@@ -1133,7 +234,9 @@ class Verification:
 
     # With a candidate.
 
-    def run(self, candidate: CandidateClient, fresh: Fresh | None = None) -> Report:
+    def run(
+        self, candidate: CandidateClient, fresh: secret_draws.Fresh | None = None
+    ) -> findings.Report:
         """Raises Failed at the first gate not passed, and what the candidate's client raises.
 
         ``fresh`` starts another process of the candidate, for one that keeps its first weights.
@@ -1164,18 +267,20 @@ class Verification:
         known = self.calibration.families.get(BOUNDARIES.name)
         if not self.calibration.aimed or known is None:
             return
-        if self.level == "quick" and secret() % BOUNDARIES_IN_TURN:
+        if self.level == "quick" and secret_draws.secret() % BOUNDARIES_IN_TURN:
             return
         for k in range(SEEDS_PER_FAMILY[self.level]):
             tree, inputs = self.draws[k % len(self.draws)].get()
-            aimed = self.reference.aimed(tree, inputs, _free(inputs, self.traits), secret())
+            aimed = self.reference.aimed(
+                tree, inputs, calibrate.free_elements(inputs, self.traits), secret_draws.secret()
+            )
             if aimed is None:
                 continue
             answer, expected = self._both(candidate, tree, aimed)
             name = BOUNDARIES.name
             self._judge_closely(known, name, tree, aimed, answer, expected, candidate)
 
-    def _jobs(self) -> Iterator[Job]:
+    def _jobs(self) -> Iterator[secret_draws.Job]:
         """All that is compared under the weights of this evaluation, base draws first."""
         for draw in self.draws:
             yield self.base_job(draw)
@@ -1186,7 +291,7 @@ class Verification:
                 continue
             for k, seed in enumerate(self._seeds(family)):
                 draw = self.draws[k % len(self.draws)]
-                again = _Remade(draw, family, seed, self.traits)
+                again = secret_draws.Remade(draw, family, seed, self.traits)
                 # Nothing else holds what is made: there may be little room.
                 yield replace(self._job(family, known, again.made(), draw), again=again)
 
@@ -1205,28 +310,28 @@ class Verification:
 
     def _seeds(self, family: Family) -> list[int]:
         """Returns a seed for each time that a family is asked: at certify once for each line."""
-        seeds = [secret() for _ in range(SEEDS_PER_FAMILY[self.level])]
+        seeds = [secret_draws.secret() for _ in range(SEEDS_PER_FAMILY[self.level])]
         lines = {ORDERED: self.traits.lines, FEW_FACTORS: self.traits.factors}.get(family)
         if lines and self.level == "certify":
             count = len(lines)
-            seeds += [secret() for _ in range(count - len(seeds))]
+            seeds += [secret_draws.secret() for _ in range(count - len(seeds))]
             seeds = [s - s % count + k % count for k, s in enumerate(seeds)]
         return seeds
 
     def _job(
         self,
         family: Family,
-        known: FamilyCalibration,
+        known: calibration.FamilyCalibration,
         inputs: Sequence[torch.Tensor],
-        draw: Draw,
-    ) -> Job:
+        draw: secret_draws.Draw,
+    ) -> secret_draws.Job:
         """Returns what to compare on inputs made from a draw."""
-        return Job(family, known, draw.tree, self.reference.lend(inputs))
+        return secret_draws.Job(family, known, draw.tree, self.reference.lend(inputs))
 
-    def _other_weights(self, known: FamilyCalibration) -> bool:
+    def _other_weights(self, known: calibration.FamilyCalibration) -> bool:
         return known.exact and any(self.reference.info["trainable"])
 
-    def _stream(self, candidate: CandidateClient, jobs: Iterator[Job]) -> list[Any]:
+    def _stream(self, candidate: CandidateClient, jobs: Iterator[secret_draws.Job]) -> list[Any]:
         """Judges one after the other, while the reference works on the next.
 
         Returns what is remembered of the first answer.
@@ -1284,7 +389,9 @@ class Verification:
             job, expected = following, later
             following = upcoming if kept else next(jobs, None)
 
-    def _one_by_one(self, candidate: CandidateClient, jobs: Iterator[Job]) -> list[Any]:
+    def _one_by_one(
+        self, candidate: CandidateClient, jobs: Iterator[secret_draws.Job]
+    ) -> list[Any]:
         """The same where memory is spared: nothing is held of one job while the next is judged."""
         wanted = self._choose_varied()
         first: list[Any] | None = None
@@ -1330,7 +437,7 @@ class Verification:
         return all(same_bytes(a, b) for a, b in zip(before, outputs, strict=True))
 
     def _alone(
-        self, candidate: CandidateClient, job: Job, wanted: set[str], first: bool
+        self, candidate: CandidateClient, job: secret_draws.Job, wanted: set[str], first: bool
     ) -> Answer | None:
         """Judges one job by itself. Returns its answer, None where it raises."""
         expected = self._beside(candidate, job.tree, job.inputs, bare=not first)
@@ -1375,7 +482,7 @@ class Verification:
         if not self._sparing:
             return self._expect(tree, inputs, bare=bare)
         parts = self.reference.parts
-        needs = ROOM_TO_COMPUTE * candidate.holds() if parts is None else parts.room
+        needs = secret_draws.ROOM_TO_COMPUTE * candidate.holds() if parts is None else parts.room
         if self.reference.device.room()[0] < needs:
             candidate.let_go()
         try:
@@ -1397,7 +504,7 @@ class Verification:
         assert expected.eager is not None
         self.report.kernelbench = correctness.kernelbench_passes(answer.outputs, expected.eager)
 
-    def _keep(self, job: Job, expected: Expected, wanted: set[str]) -> None:
+    def _keep(self, job: secret_draws.Job, expected: Expected, wanted: set[str]) -> None:
         """Keeps what the candidate was right on for the timed calls, one of each wanted family."""
         if job.family.name in wanted:
             wanted.remove(job.family.name)
@@ -1424,7 +531,7 @@ class Verification:
 
     def _need_room(self) -> None:
         """Has the reference keep nothing of other calls, where it may need the room."""
-        least = ROOM_TO_COMPUTE * self._bytes(self.inputs)
+        least = secret_draws.ROOM_TO_COMPUTE * self._bytes(self.inputs)
         if self._sparing and self.reference.device.room()[0] < least:
             self.reference.let_go()
 
@@ -1444,7 +551,9 @@ class Verification:
             return None
         return f"on family {job.family.name} (inputs: {job.family.says}) {wrong}"
 
-    def _closely(self, job: Job, outputs: Sequence[torch.Tensor] | None = None) -> Expected:
+    def _closely(
+        self, job: secret_draws.Job, outputs: Sequence[torch.Tensor] | None = None
+    ) -> Expected:
         """Returns all that is known of what to expect of a job, or as much as shows that these
         outputs are right. The reference must be idle.
         """
@@ -1463,7 +572,7 @@ class Verification:
         self._look_closer(job.tree, job.inputs, expected, simulated=not job.family.planted)
         return expected
 
-    def right_again(self, candidate: CandidateClient, job: Job) -> bool:
+    def right_again(self, candidate: CandidateClient, job: secret_draws.Job) -> bool:
         """Whether another process of a candidate is right on this, time after time.
 
         The reference must have this evaluation's weights.
@@ -1471,7 +580,7 @@ class Verification:
         job = job.remade()
         with self.reference.whole():
             expected = self._closely(job)
-        for _ in range(AGAIN):
+        for _ in range(secret_draws.AGAIN):
             answer, _ = self._both(candidate, job.tree, job.inputs, expected)
             if answer.problem or self._wrong(job, answer.outputs, expected):
                 return False
@@ -1479,7 +588,7 @@ class Verification:
 
     def unseen(self) -> tuple[Any, list[torch.Tensor]]:
         """Returns a draw that nobody has seen, for a process that is not ours."""
-        return self.reference.draw(secret())
+        return self.reference.draw(secret_draws.secret())
 
     def judge_unseen(
         self, tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -1506,7 +615,7 @@ class Verification:
         return self._right(candidate, job, self._known(candidate, job, 0))
 
     def _right(
-        self, candidate: CandidateClient, job: Job, expected: Expected | None = None
+        self, candidate: CandidateClient, job: secret_draws.Job, expected: Expected | None = None
     ) -> bool:
         answer, expected = self._both(candidate, job.tree, job.inputs, expected)
         if answer.problem:
@@ -1515,19 +624,23 @@ class Verification:
             return True
         return self._wrong(job, answer.outputs, self._closely(job)) is None
 
-    def base_job(self, draw: Draw, inputs: Sequence[torch.Tensor] | None = None) -> Job:
+    def base_job(
+        self, draw: secret_draws.Draw, inputs: Sequence[torch.Tensor] | None = None
+    ) -> secret_draws.Job:
         """Returns what to compare on inputs as the reference draws them: on a draw's own, where
         none are given.
         """
         known = self.calibration.families[BASE.name]
         return self._job(BASE, known, draw.tensors if inputs is None else inputs, draw)
 
-    def kept_job(self, inputs: Sequence[torch.Tensor]) -> Job:
+    def kept_job(self, inputs: Sequence[torch.Tensor]) -> secret_draws.Job:
         """Returns what to compare on inputs like those that the reference draws, which are kept."""
-        return Job(BASE, self.calibration.families[BASE.name], self.draws[0].tree, inputs)
+        return secret_draws.Job(
+            BASE, self.calibration.families[BASE.name], self.draws[0].tree, inputs
+        )
 
     def _outcomes(
-        self, job: Job, outputs: Sequence[torch.Tensor], expected: Expected
+        self, job: secret_draws.Job, outputs: Sequence[torch.Tensor], expected: Expected
     ) -> Iterator[Outcome]:
         """Compares output by output."""
         for i, got in enumerate(outputs):
@@ -1541,7 +654,9 @@ class Verification:
                 exact=job.known.exact,
             )
 
-    def _wrong(self, job: Job, outputs: Sequence[torch.Tensor], expected: Expected) -> str | None:
+    def _wrong(
+        self, job: secret_draws.Job, outputs: Sequence[torch.Tensor], expected: Expected
+    ) -> str | None:
         for i, o in enumerate(self._outcomes(job, outputs, expected)):
             which = self.calibration.carried.output(i) if len(outputs) > 1 else "the output"
             if o.slight:
@@ -1564,8 +679,11 @@ class Verification:
     ) -> None:
         if self._sparing:
             device, call = self.reference.device, self._bytes(inputs)
-            give_back(device, call, ROOMY[1])
-            if self.reference.parts is not None and device.room()[0] < ROOM_TO_CALL * call:
+            give_back(device, call, secret_draws.ROOMY[1])
+            if (
+                self.reference.parts is not None
+                and device.room()[0] < secret_draws.ROOM_TO_CALL * call
+            ):
                 self.reference.give_back()
         like = self.outputs, self.output_tree, self.aliases
         candidate.begin_forward(tree, inputs, *like, goes_on=goes_on)
@@ -1593,24 +711,24 @@ class Verification:
         return candidate.finish_forward(), expected
 
     def _judge(
-        self, family: FamilyCalibration, name: str, answer: Answer, expected: Expected
+        self, family: calibration.FamilyCalibration, name: str, answer: Answer, expected: Expected
     ) -> bool:
         """Raises Failed. Returns False where more must be known of the expected values."""
         if answer.problem:
-            raise Failed(
+            raise findings.Failed(
                 "wrong",
                 answer.problem,
                 "return what the reference returns: structure, dtype, shape",
             )
         if answer.outside:
-            raise Failed(
+            raise findings.Failed(
                 "wrong",
                 "it writes outside its inputs' memory",
                 "check the index arithmetic of every store",
             )
         if answer.wrote:
             which = ", ".join(self._input(i) for i in answer.wrote)
-            raise Failed(
+            raise findings.Failed(
                 "wrong",
                 f"it writes into its input {which}",
                 "allocate the output instead of writing in place",
@@ -1656,7 +774,9 @@ class Verification:
                 open_ = all(p.passed or p.unsettled for p in outcomes)
                 says = f"{which}{where}: {o.reason}"
                 slight = all(p.passed or p.slight for p in outcomes)
-                raise Failed("wrong", says, near=near, mixed=mixed, unsettled=open_, slight=slight)
+                raise findings.Failed(
+                    "wrong", says, near=near, mixed=mixed, unsettled=open_, slight=slight
+                )
         self.report.either += sum(o.either for o in outcomes)
         self.report.compared += sum(t.numel() for t in expected.wide)
         return True
@@ -1669,13 +789,13 @@ class Verification:
         self.report.drops_nan |= dropped > 0
         self.report.loses_infinity |= lost > 0
         if self.strict and dropped:
-            raise Failed(
+            raise findings.Failed(
                 "wrong",
                 f"it drops NaN: {dropped} elements are what a number far away gives in its place",
                 "let NaN through: fmaxf and tl.maximum give the other operand",
             )
         if self.strict and lost:
-            raise Failed(
+            raise findings.Failed(
                 "wrong",
                 f"it loses infinity: {lost} elements are NaN, where the reference's are infinite",
                 "let no sum be taken apart in which infinity comes with either sign",
@@ -1683,7 +803,7 @@ class Verification:
 
     def _judge_near(
         self,
-        family: FamilyCalibration,
+        family: calibration.FamilyCalibration,
         name: str,
         tree: Any,
         inputs: Sequence[torch.Tensor],
@@ -1696,21 +816,23 @@ class Verification:
         before = self.report.row(name)
         try:
             return self._judge(family, name, answer, expected)
-        except Failed as e:
+        except findings.Failed as e:
             if not e.near:
                 raise
         self.report.put(name, before)
-        self._look_closer(tree, inputs, expected, PATTERNS, simulated=name != "planted")
+        self._look_closer(tree, inputs, expected, calibrate.PATTERNS, simulated=name != "planted")
         return self._judge(family, name, answer, expected)
 
-    def _judge_at_last(self, job: Job, answer: Answer) -> None:
+    def _judge_at_last(self, job: secret_draws.Job, answer: Answer) -> None:
         """Judges an answer by all that can be known. Raises Failed."""
         asked = job.known, job.family.name, job.tree, job.inputs, answer
         if not self._judge_near(*asked, self._closely(job, answer.outputs)):
             with self.reference.whole():
                 self._judge_near(*asked, self._closely(job))
 
-    def _stands(self, candidate: CandidateClient, job: Job, judge: Callable[[], object]) -> bool:
+    def _stands(
+        self, candidate: CandidateClient, job: secret_draws.Job, judge: Callable[[], object]
+    ) -> bool:
         """Has an answer judged at last. Raises Failed. An elimination that meets NaN and infinity
         comes to either, on a draw in hundreds: who takes one for the other is wrong if he does on
         another draw, too, and False says that this one tells nothing.
@@ -1719,7 +841,7 @@ class Verification:
         try:
             judge()
             return True
-        except Failed as e:
+        except findings.Failed as e:
             if e.unsettled:
                 self.report.put(job.family.name, before)
                 self._settle(candidate, job)
@@ -1733,14 +855,16 @@ class Verification:
             self._judge_at_last(other, answer)
         return False
 
-    def _other(self, job: Job) -> Job:
+    def _other(self, job: secret_draws.Job) -> secret_draws.Job:
         """Returns the same on another draw, or on other inputs made from it."""
         if job.again is None:
-            return replace(job, inputs=self.reference.lend(self.reference.draw(secret())[1]))
+            return replace(
+                job, inputs=self.reference.lend(self.reference.draw(secret_draws.secret())[1])
+            )
         again = job.again.other()
         return replace(job, inputs=self.reference.lend(again.made()), again=again)
 
-    def _settle(self, candidate: CandidateClient, job: Job) -> None:
+    def _settle(self, candidate: CandidateClient, job: secret_draws.Job) -> None:
         """Draws until it is right, or wrong by more than decisions may do. Raises Failed where it
         is wrong so. A family all of whose draws tell nothing is advisory, but for the reference's
         own: there the honest are right on one of so many.
@@ -1752,16 +876,16 @@ class Verification:
             try:
                 self._judge_at_last(other, answer)
                 return
-            except Failed as e:
+            except findings.Failed as e:
                 if not e.unsettled or (job.family is BASE and not left):
                     raise
             self.report.put(job.family.name, before)
-        known = replace(job.known, gates=False, note=NEVER_SETTLED)
+        known = replace(job.known, gates=False, note=findings.NEVER_SETTLED)
         self.report.add(known, job.family.name, [Outcome(False, Scale(), Scale())])
 
     def _judge_closely(
         self,
-        family: FamilyCalibration,
+        family: calibration.FamilyCalibration,
         name: str,
         tree: Any,
         inputs: Sequence[torch.Tensor],
@@ -1776,14 +900,14 @@ class Verification:
         before = self.report.row(name)
         try:
             self._judge_by_all(family, name, tree, inputs, answer, expected, candidate)
-        except Failed as e:
+        except findings.Failed as e:
             if not e.slight:
                 raise
             self.report.put(name, before)
 
     def _judge_by_all(
         self,
-        family: FamilyCalibration,
+        family: calibration.FamilyCalibration,
         name: str,
         tree: Any,
         inputs: Sequence[torch.Tensor],
@@ -1844,10 +968,12 @@ class Verification:
 
     def _look_aside(self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected) -> None:
         """Finds what else is right where float64 decides, and how far eager is off that."""
-        _take_sides(expected, list(self.reference.each(tree, inputs, decision_sides.LANES)))
+        calibrate.take_sides(
+            expected, list(self.reference.each(tree, inputs, decision_sides.LANES))
+        )
         correctness.complete(expected)
 
-    def _effects(self, job: Job) -> list[planted_nan.Effect] | None:
+    def _effects(self, job: secret_draws.Job) -> list[planted_nan.Effect] | None:
         """Returns what became of what was planted, None where the reference raises."""
         assert job.again is not None
 
@@ -1878,7 +1004,7 @@ class Verification:
         self.report.families["base"]["seeds"] -= 1
         self.report.deterministic = self._as_before(before, second.outputs)
 
-    def _exact(self, candidate: CandidateClient, fresh: Fresh | None) -> None:
+    def _exact(self, candidate: CandidateClient, fresh: secret_draws.Fresh | None) -> None:
         """Zeros and ones as inputs and weights, where the task is linear: no error at all.
 
         A candidate may pack its weights at the first call. One that fails with these, which are
@@ -1887,11 +1013,11 @@ class Verification:
         known = self.calibration.families.get("zero_one")
         if known is None or not self._other_weights(known) or self.plan is not None:
             return
-        state = zero_one(self.original, self.reference.info["trainable"])
+        state = secret_draws.zero_one(self.original, self.reference.info["trainable"])
         self._weights(candidate, state)
         try:
             self._exact_forwards(candidate, known)
-        except Failed:
+        except findings.Failed:
             if fresh is None:
                 raise
             self.report.families.pop("zero_one", None)
@@ -1907,10 +1033,14 @@ class Verification:
                 another.kill()
         self._weights(candidate, self.state)
 
-    def _exact_forwards(self, candidate: CandidateClient, known: FamilyCalibration) -> None:
+    def _exact_forwards(
+        self, candidate: CandidateClient, known: calibration.FamilyCalibration
+    ) -> None:
         for draw in self.draws[: SEEDS_PER_FAMILY[self.level]]:
             tree, inputs = draw.get()
-            inputs = families.apply(families.BY_NAME["zero_one"], inputs, secret(), self.traits)
+            inputs = families.apply(
+                families.BY_NAME["zero_one"], inputs, secret_draws.secret(), self.traits
+            )
             answer, expected = self._both(candidate, tree, inputs)
             self._judge_closely(known, "zero_one", tree, inputs, answer, expected, candidate)
 
@@ -1926,11 +1056,11 @@ class Verification:
         if not floating:
             return
         for k in range(ELEMENTS[self.level]):
-            sign, outlier = 1 if secret() & 1 else -1, bool(k % 2)
+            sign, outlier = 1 if secret_draws.secret() & 1 else -1, bool(k % 2)
             k %= max(len(self.expected), 1)
-            which = floating[secret() % len(floating)]
+            which = floating[secret_draws.secret() % len(floating)]
             target = self.draws[k].tensors[which]
-            at = self.traits.structure(which).picked(target, secret())
+            at = self.traits.structure(which).picked(target, secret_draws.secret())
             if at is None:
                 continue
             rms = correctness.scale_of(target).rms or 1.0
@@ -1986,7 +1116,7 @@ class Verification:
         drawn: list[torch.Tensor] = []
         for i in range(calls):
             if i != 2:  # one call has what the call before it had, but for the state
-                tree, drawn = self.reference.draw(secret(), last=last)
+                tree, drawn = self.reference.draw(secret_draws.secret(), last=last)
             args = drawn[: carried.given]
             inputs = self.reference.lend([*args, *(state or drawn[carried.given :])])
             try:
@@ -2001,7 +1131,9 @@ class Verification:
             self._judge_closely(base, IN_A_ROW, tree, inputs, answer, expected, candidate)
             state = answer.outputs[carried.state]
 
-    def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
+    def _shows(
+        self, base: calibration.FamilyCalibration, before: Expected, after: Expected
+    ) -> bool:
         for i, (a, b) in enumerate(zip(before.wide, after.wide, strict=True)):
             if not a.is_floating_point():
                 if bool((a != b).any()):
@@ -2027,11 +1159,11 @@ class Verification:
 
     def look_closer(self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected) -> None:
         """Finds how far this very draw can move, in many patterns."""
-        self._look_closer(tree, inputs, expected, PATTERNS)
+        self._look_closer(tree, inputs, expected, calibrate.PATTERNS)
 
     def seed(self) -> int:
         """Returns a secret seed."""
-        return secret()
+        return secret_draws.secret()
 
     def judge_call(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -2048,7 +1180,7 @@ class Verification:
         # single pattern of signs may not show it.
         if wrong is not None:
             expected = self._lasting(expected)
-        for patterns in (1, PATTERNS):
+        for patterns in (1, calibrate.PATTERNS):
             if wrong is None:
                 break
             self._look_closer(job.tree, job.inputs, expected, patterns)

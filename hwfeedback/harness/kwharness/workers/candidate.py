@@ -2,9 +2,9 @@
 
 It gets raw inputs and gives raw outputs.
 
-Operations, besides ``window`` (windows.py): ``load``, ``init``, ``carry``, ``describe``, ``map``,
-``set_state``, ``forward``, ``trace``, ``settle``, ``timed``, ``compiled``, ``libraries``.
-Whatever is answered here, the referee decides by the bytes in block ``out`` alone.
+Operations, besides ``window`` (timing/window_worker.py): ``load``, ``init``, ``carry``,
+``describe``, ``map``, ``set_state``, ``forward``, ``trace``, ``settle``, ``timed``, ``compiled``,
+``libraries``. Whatever is answered here, the referee decides by the bytes in block ``out`` alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kwharness.machine import device as devices
 from kwharness.machine.device import Device
 from kwharness.model import construction, state
 from kwharness.model.state import Carried, Carrier
-from kwharness.timing import windows, windows_cuda
+from kwharness.timing import window_worker, windows_cuda
 from kwharness.torch_compile import inductor, program_answers, triton_cache
 from kwharness.workers import serving
 from kwharness.workers.serving import Blocks, StageError, specs_of
@@ -345,10 +345,10 @@ class Candidate:
         return {}
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
-        forward = windows.forward_of(self.model, self.window_tree, self.output_tree)
-        side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
+        forward = window_worker.forward_of(self.model, self.window_tree, self.output_tree)
+        side = windows_cuda.OnGpu if self.device.kind == "cuda" else window_worker.Host
         msg = msg | {"aliases": self.aliases}
-        windows.serve(self.channel, msg, fds, forward, side, self.carrier())
+        window_worker.serve(self.channel, msg, fds, forward, side, self.carrier())
         fds.clear()  # serve closed them
 
 

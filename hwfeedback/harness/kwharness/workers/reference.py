@@ -1,9 +1,9 @@
 """The reference worker: runs the reference file, somebody's code, and gives what it computes.
 
-Operations, besides ``window`` (windows.py): ``import``, ``init_inputs`` and ``construct``, which
-load it, ``carry``, ``map``, ``draw``, ``state``, ``set_state``, ``forward``, ``inspect``,
-``capture``. All tensors travel in blocks that the referee has mapped by name; ``forward`` reads
-block ``in``.
+Operations, besides ``window`` (timing/window_worker.py): ``import``, ``init_inputs`` and
+``construct``, which load it, ``carry``, ``map``, ``draw``, ``state``, ``set_state``, ``forward``,
+``inspect``, ``capture``. All tensors travel in blocks that the referee has mapped by name;
+``forward`` reads block ``in``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kwharness.model.state import Before, Carried, Carrier
 from kwharness.numerics import decisions
 from kwharness.numerics.rounding import Float32Noise, Sources, one_ulp
 from kwharness.task.operator_counts import Counter
-from kwharness.timing import windows, windows_cuda
+from kwharness.timing import process_use, window_worker, windows_cuda
 from kwharness.torch_compile import inductor
 from kwharness.workers import serving
 from kwharness.workers.serving import Blocks, StageError, specs_of
@@ -755,9 +755,9 @@ class Reference:
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         model = self._form(str(msg.get("mode") or "eager"))
-        forward = windows.forward_of(model, self.window_tree, self.output_tree)
-        side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
-        windows.serve(self.channel, msg, fds, forward, side, self._carrier)
+        forward = window_worker.forward_of(model, self.window_tree, self.output_tree)
+        side = windows_cuda.OnGpu if self.device.kind == "cuda" else window_worker.Host
+        window_worker.serve(self.channel, msg, fds, forward, side, self._carrier)
         fds.clear()  # serve closed them
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
@@ -830,7 +830,7 @@ def _room_for(stage: str) -> Iterator[None]:
 def _program() -> str:
     """Returns the name of a process below this one that has not ended, "" where there is none."""
     with contextlib.suppress(OSError):  # in weak mode /proc is the host's, and out of reach
-        for pid in windows.tree(os.getpid())[1:]:
+        for pid in process_use.tree(os.getpid())[1:]:
             with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as f:
                 name, _, rest = f.read().partition("(")[2].rpartition(")")
                 if rest.split()[0] not in "ZXx":

@@ -23,8 +23,8 @@ from kwharness.referee import main as referee
 from kwharness.standalone import interpreter
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
-from kwharness.timing import timing, windows
-from kwharness.verify import verify
+from kwharness.timing import timing, window_base
+from kwharness.verify import calibrate, calibration
 
 XID = "look at the kernel's log (dmesg) for Xid"
 NEWER = "install a newer NVIDIA driver"
@@ -220,12 +220,12 @@ ZEROS = "\n        if not x.any(): {}\n        return torch.softmax(x, -1)"
 
 
 def test_a_family_that_meets_it_is_not_left_out(judge: Judge) -> None:
-    def calibrated(statement: str) -> verify.Calibration:
+    def calibrated(statement: str) -> calibration.Calibration:
         worker = judge.server.spawn("reference", {"threads": 1})
         client = reference_client.ReferenceClient(worker, 30, Played())
         try:
             client.load(whole(forward=ZEROS.format(statement)), threads=1, eval_mode=False)
-            return verify.calibrate(client, want_compile=False)
+            return calibrate.calibrate(client, want_compile=False)
         finally:
             client.kill()
 
@@ -277,7 +277,7 @@ def test_a_reference_that_meets_it_later(
 @pytest.mark.parametrize("text", ["CUDA error: GPU is lost", "division by zero"])
 def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
     times = types.SimpleNamespace(device=types.SimpleNamespace(kind=on), notes=[])
-    failed = windows.CallFailed({"type": "AcceleratorError", "message": text})
+    failed = window_base.CallFailed({"type": "AcceleratorError", "message": text})
     lost = timing._Lost("compile", failed)
     lost.__cause__ = failed
     if on == "cpu" or "CUDA" not in text:

@@ -8,7 +8,7 @@ import pytest
 import waiting
 
 from kwharness.machine import perf_counters
-from kwharness.timing import windows
+from kwharness.timing import process_use
 
 
 @pytest.mark.alone
@@ -54,7 +54,7 @@ def settle(pid: int) -> None:
 
     def rests() -> bool:
         nonlocal used
-        before, used = used, sum(u.cpu_ns for u in windows.usage([pid]).values())
+        before, used = used, sum(u.cpu_ns for u in process_use.usage([pid]).values())
         time.sleep(0.01)
         return used == before  # it has left its core
 

@@ -15,7 +15,8 @@ from test_master_rule import Compiled
 from kwharness.model import state
 from kwharness.model.state import Carried, Carrier
 from kwharness.referee.evaluation import Evaluation
-from kwharness.verify.verify import Calibration, Verification
+from kwharness.verify.calibration import Calibration
+from kwharness.verify.verify import Verification
 
 CASES = pathlib.Path(__file__).parents[1] / "cases" / "state"
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from kwharness.model import construction, weights
 from kwharness.model.weights import BY_NAME, BY_SEED, BY_VALUE, Entry, Plan, Reference
-from kwharness.verify import verify
+from kwharness.verify import secret_draws
 
 
 def constructed(make: type[nn.Module], seed: int = 0) -> tuple[nn.Module, list[Entry]]:
@@ -300,7 +300,7 @@ def test_what_is_tied_may_be_kept_once() -> None:
     r = reference_of(Tied)
     assert r.tied == [0, 0]
     assert planned(Tied, Once).mode == BY_NAME and not planned(Tied, Once).left
-    state = verify.perturbed([e.value for e in r.entries], r.moved, r.tied, 5)
+    state = secret_draws.perturbed([e.value for e in r.entries], r.moved, r.tied, 5)
     assert torch.equal(state[0], state[1]) and not torch.equal(state[0], r.entries[0].value)
 
 

@@ -16,7 +16,7 @@ from kwharness.numerics import correctness, families
 from kwharness.numerics.correctness import Expected, Noise, Scale, compare, complete
 from kwharness.numerics.planted_nan import Effect
 from kwharness.numerics.rounding import SUM_UNIT, Float32Noise, Sources, one_ulp
-from kwharness.verify import verify
+from kwharness.verify import secret_draws
 
 
 def softmax_case(rows: int = 64, columns: int = 1024) -> tuple[torch.Tensor, Expected, Noise]:
@@ -546,8 +546,8 @@ def test_huge_outputs_are_compared_without_others_beside_them() -> None:
     for family in families.FAMILIES:
         used = bytes_of(lambda f=family: families.apply(f, [x], 1, families.Traits([((0, 0),)])))
         assert used <= 13 if family is families.PERMUTED else used <= 6, family.name
-    assert bytes_of(lambda: verify.perturbed([x], [True], [0], 1)) <= 8
-    assert torch.equal(verify.perturbed([x], [False], [0], 1)[0].nan_to_num(), x.nan_to_num())
+    assert bytes_of(lambda: secret_draws.perturbed([x], [True], [0], 1)) <= 8
+    assert torch.equal(secret_draws.perturbed([x], [False], [0], 1)[0].nan_to_num(), x.nan_to_num())
 
 
 def test_families_are_what_they_say() -> None:

@@ -27,7 +27,7 @@ from kwharness.clients.errors import WorkerGone, WorkerLate
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.process.fork_client import Exit
 from kwharness.referee.evaluation import Fault, faults
-from kwharness.timing import windows
+from kwharness.timing import input_pool, window_base, window_session
 
 Answer = Callable[[socket.socket], None]
 
@@ -307,11 +307,11 @@ def test_a_timed_worker_that_talks_nonsense_fails_its_call() -> None:
     def draw(i: int) -> list[torch.Tensor]:
         return [torch.full((4,), float(i))]
 
-    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
     contents.grow(2)
     with worker(nonsense) as w:
-        session = windows.Session(w, contents, 1, timeout_s=120)
-        with pytest.raises((windows.CallFailed, ProtocolError)):
+        session = window_session.Session(w, contents, 1, timeout_s=120)
+        with pytest.raises((window_base.CallFailed, ProtocolError)):
             session.run("fresh", range(1))
 
 

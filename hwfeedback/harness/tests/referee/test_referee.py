@@ -26,7 +26,7 @@ from kwharness.machine import device, toolchain
 from kwharness.referee import evaluation, warm_pool
 from kwharness.referee import main as referee
 from kwharness.task import inspect_task
-from kwharness.timing import timing, windows, windows_cuda
+from kwharness.timing import timing, window_session, windows_cuda
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -587,13 +587,13 @@ def test_processes_are_started_for_the_next_candidate(
     monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
     monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
     timed: list[int] = []
-    begin = windows.Session.__init__
+    begin = window_session.Session.__init__
 
-    def noted(self: windows.Session, worker: Any, *more: Any, **named: Any) -> None:
+    def noted(self: window_session.Session, worker: Any, *more: Any, **named: Any) -> None:
         timed.append(worker.pid)
         begin(self, worker, *more, **named)
 
-    monkeypatch.setattr(windows.Session, "__init__", noted)
+    monkeypatch.setattr(window_session.Session, "__init__", noted)
     more = {"built": True, "time": True, "want_baselines": ["eager"]}
     spares = judge.referee._kept.spares
 
@@ -831,7 +831,7 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
     failed = evaluation.BaselineFailed("eager could not be timed")
     failed.__cause__ = windows_cuda._at_work("the GPU is at work after it")
     assert isinstance(evaluation._not_timed(failed), evaluation.Busy) == busy
-    failed.__cause__ = windows._ran_on("its threads run")
+    failed.__cause__ = window_session._ran_on("its threads run")
     assert not isinstance(evaluation._not_timed(failed), evaluation.Busy)
 
 

@@ -18,7 +18,16 @@ from judging import LLC, busy
 
 from kwharness.base import stats
 from kwharness.machine import device
-from kwharness.timing import baselines, timing, windows
+from kwharness.timing import (
+    baselines,
+    budgets,
+    clocks,
+    timing,
+    window_base,
+    window_samples,
+    window_session,
+    window_worker,
+)
 
 SHAPE = (64, 64)
 
@@ -55,9 +64,9 @@ class Spawner:
         return sum(n == name for n, _ in self.workers)
 
 
-def short(level: str) -> timing.Budget:
+def short(level: str) -> budgets.Budget:
     less = {"candidate_s": 0.2, "visit_s": 0.02, "solo_s": 0.05, "rounds_s": 0.0}
-    return dataclasses.replace(timing.BUDGETS[level], **less)
+    return dataclasses.replace(budgets.BUDGETS[level], **less)
 
 
 def time_it(
@@ -120,7 +129,7 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     ("ns", "least", "most"), [(6_000, 1.06, 1.08), (50_000, 1.005, 1.01), (1e6, 1.0, 1.001)]
 )
 def test_how_far_two_processes_lie_apart(ns: float, least: float, most: float) -> None:
-    fresh = [timing.Sample("fresh", 4, ns, ns, 0.0, False, turns=True) for _ in range(5)]
+    fresh = [window_samples.Sample("fresh", 4, ns, ns, 0.0, False, turns=True) for _ in range(5)]
     assert least < timing.of_a_process(fresh) < most
     alone = [dataclasses.replace(s, turns=False, alone=True) for s in fresh]
     assert 1.3 < timing.of_a_process(alone) < 1.35
@@ -148,8 +157,10 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
 
         return make
 
-    real = timing.judge
-    monkeypatch.setattr(timing, "judge", lambda *args: dataclasses.replace(real(*args), noisy=True))
+    real = clocks.assess_clocks
+    monkeypatch.setattr(
+        clocks, "assess_clocks", lambda *args: dataclasses.replace(real(*args), noisy=True)
+    )
     monkeypatch.setattr(timing, "WATCHED_PROCESSES", 1)
     makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
     timed, spawner, _ = time_it(makes)
@@ -165,7 +176,7 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
 @pytest.mark.alone
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "NARROW", -1.0)  # no interval is: the time decides
-    monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
+    monkeypatch.setattr(budgets, "WINDOW_NS", 4_000_000)
     monkeypatch.setattr(timing, "WATCHED_PROCESSES", 1)
     makes = {
         "eager": forked.spinning(0.003),
@@ -191,13 +202,13 @@ def test_large_contents_are_one_workers_at_a_time(
     monkeypatch.setattr(timing, "STAYS_S", 0.0)
     monkeypatch.setattr(timing, "ASIDE_BYTES", 1 << 60 if room else -(1 << 60))
     draw = forked.draw(SHAPE)
-    slots = windows.Slots.of(draw(0), draw(0))
-    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2.0])
+    slots = window_base.Slots.of(draw(0), draw(0))
+    contents = window_session.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2.0])
     makes = {n: forked.spinning(0.001) for n in ("eager", "compile", "candidate")}
     opened: list[Any] = []
 
-    class Seen(windows.Session):
-        def __init__(self, worker: windows.TimedWorker, *given: Any, **more: Any) -> None:
+    class Seen(window_session.Session):
+        def __init__(self, worker: window_session.TimedWorker, *given: Any, **more: Any) -> None:
             assert all(w.killed for w in opened), "another one has its blocks"
             super().__init__(worker, *given, **more)
             opened.append(worker)
@@ -227,21 +238,21 @@ def test_what_the_reference_keeps_is_no_baselines(
     free = [64 << 30]
     monkeypatch.setattr(device.Cpu, "room", lambda _: (free[0], 80 << 30))
     draw = forked.draw(SHAPE)
-    slots = windows.Slots.of(draw(0), draw(0))
+    slots = window_base.Slots.of(draw(0), draw(0))
 
     def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         free[0] = (64 << 30) - kept  # its first answer is in blocks that stay
         return [inputs[0] * 2.0]
 
     makes = {n: forked.spinning(0.001) for n in ("eager", "compile", "candidate")}
-    contents = windows.Redrawn(slots, draw, eager)
+    contents = window_session.Redrawn(slots, draw, eager)
     _, spawner, _ = time_it(makes, "certify", want=["eager", "compile"], contents=contents)
     assert (spawner.count("eager"), spawner.count("compile")) == (2, 3)
 
 
 @pytest.mark.alone
 def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         calls = 0
 
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -259,10 +270,10 @@ def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
 def hiding(share: float) -> forked.Make:
     """A worker of 5 ms a call whose own clock shows this share of them."""
 
-    def make() -> windows.Forward:
-        honest = windows._now
+    def make() -> window_base.Forward:
+        honest = window_base.now_ns
         start = honest()
-        windows._calls.__defaults__ = (lambda: int(start + (honest() - start) * share),)
+        window_worker._calls.__defaults__ = (lambda: int(start + (honest() - start) * share),)
         return forked.spinning(0.005)()
 
     return make
@@ -291,7 +302,7 @@ def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
 
 @pytest.mark.alone
 def test_another_algorithm_for_timed_calls_is_found() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         # Right on what is drawn, wrong on the large numbers of verification.
         return lambda args: [torch.where(args[0].abs() < 100, args[0] * 2, torch.nan)]
 
@@ -310,7 +321,7 @@ def test_another_algorithm_for_timed_calls_is_found() -> None:
 
 @pytest.mark.alone
 def test_a_candidate_that_fails_is_not_a_measurement() -> None:
-    with pytest.raises(windows.CallFailed, match="division"):
+    with pytest.raises(window_base.CallFailed, match="division"):
         time_it({"eager": forked.spinning(0.001), "candidate": lambda: lambda args: [1 // 0]})
 
 
@@ -331,9 +342,9 @@ def test_eager_whose_process_ends() -> None:
 def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
+    monkeypatch.setattr(budgets, "WINDOW_NS", 4_000_000)
 
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
             if broken.exists():
                 raise RuntimeError("out of luck")
@@ -344,7 +355,7 @@ def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
     with tempfile.TemporaryDirectory() as folder:
         broken = pathlib.Path(folder) / "broken"
 
-        def candidate() -> windows.Forward:
+        def candidate() -> window_base.Forward:
             broken.touch()
             return lambda args: [args[0] * 2]
 
@@ -377,24 +388,26 @@ def samples(
     outer: float | None = None,
     cpu: float = 0.0,
     disturbed: bool = False,
-) -> list[timing.Sample]:
+) -> list[window_samples.Sample]:
     rng = random.Random(n)
     made = []
     for _ in range(n):
         f = math.exp(rng.gauss(0, 0.01))
         wall = event if outer is None else outer
-        made.append(timing.Sample(kind, 8, event * f, wall * f + 50_000, cpu, disturbed))
+        made.append(window_samples.Sample(kind, 8, event * f, wall * f + 50_000, cpu, disturbed))
     return made
 
 
-def calibrated() -> timing.Overhead:
+def calibrated() -> window_samples.Overhead:
     walls = {k: [49_000.0, 50_000.0, 51_000.0] for k in ("fresh", "chained")}
-    return timing.Overhead(walls)
+    return window_samples.Overhead(walls)
 
 
-def judged(*parts: Sequence[timing.Sample], usual: timing.Alone | None = None) -> timing.Judged:
-    visits = timing.Visits([[s for p in parts for s in p]])
-    return timing.judge(visits, calibrated(), usual or timing.Alone())
+def judged(
+    *parts: Sequence[window_samples.Sample], usual: window_samples.Alone | None = None
+) -> clocks.Assessed:
+    visits = window_samples.Visits([[s for p in parts for s in p]])
+    return clocks.assess_clocks(visits, calibrated(), usual or window_samples.Alone())
 
 
 def test_clocks_that_agree() -> None:
@@ -416,7 +429,9 @@ def test_a_wall_clock_below_the_workers_never_decides() -> None:
 def test_one_launch_for_the_whole_batch() -> None:
     chained = samples("chained", 3, 2e6)
     assert judged(samples("fresh", 12, 1e6), chained).doubtful
-    assert not judged(samples("fresh", 12, 1e6), chained, usual=timing.Alone(1.6, 6e5)).marked
+    assert not judged(
+        samples("fresh", 12, 1e6), chained, usual=window_samples.Alone(1.6, 6e5)
+    ).marked
     # Its own clock may say what it likes.
     chained = samples("chained", 3, 1e4, outer=5e4)
     assert judged(samples("fresh", 12, 1e4), chained).doubtful
@@ -424,7 +439,7 @@ def test_one_launch_for_the_whole_batch() -> None:
 
 def test_what_a_call_takes_more_that_comes_alone() -> None:
     eager = [*samples("fresh", 12, 1e5), *samples("chained", 3, 2.5e5)]
-    usual = timing.Alone.of(eager)
+    usual = window_samples.Alone.of(eager)
     assert usual.ratio == pytest.approx(2.5, rel=0.02)
     assert usual.more_ns == pytest.approx(1.5e5, rel=0.02)
     # Waking a core costs a short call as much as a long one: it loses nothing by it.
@@ -439,13 +454,13 @@ def test_what_a_call_takes_more_that_comes_alone() -> None:
 def test_calls_that_wake_a_core_late_cost_no_win() -> None:
     fresh = samples("fresh", 12, 1e6)
     late = [1.5e6 if i % 2 else 0.0 for i in range(16)]
-    waking = [timing.Sample("chained", 1, 1e6, 1.05e6 + more, 0.0, False) for more in late]
+    waking = [window_samples.Sample("chained", 1, 1e6, 1.05e6 + more, 0.0, False) for more in late]
     assert judged(fresh, waking).alone > 0.98
-    every = [timing.Sample("chained", 1, 1e6, 2.55e6, 0.0, False) for _ in late]
+    every = [window_samples.Sample("chained", 1, 1e6, 2.55e6, 0.0, False) for _ in late]
     assert judged(fresh, every).alone < 0.6
 
 
-def one_by_one(seed: int) -> list[timing.Sample]:
+def one_by_one(seed: int) -> list[window_samples.Sample]:
     """Windows of a forward of 70 us that waits for the GPU. Waking a process takes 150 us, and one
     time in five 300 more: of single calls that is now and then, of windows of eight always some.
     """
@@ -457,8 +472,8 @@ def one_by_one(seed: int) -> list[timing.Sample]:
     made = []
     for _ in range(24):
         cost = sum(call() for _ in range(8)) / 8
-        made.append(timing.Sample("fresh", 8, 7e4, 7e4 + cost, 0.0, False, alone=True))
-        made.append(timing.Sample("chained", 1, 7e4, 7e4 + call(), 0.0, False, alone=True))
+        made.append(window_samples.Sample("fresh", 8, 7e4, 7e4 + cost, 0.0, False, alone=True))
+        made.append(window_samples.Sample("chained", 1, 7e4, 7e4 + call(), 0.0, False, alone=True))
     return made
 
 
@@ -466,22 +481,24 @@ def test_windows_of_calls_one_by_one_cost_what_eagers_did() -> None:
     """And not what single calls usually cost, of which the quick ones count."""
     more = []
     for seed in range(40):
-        overhead = timing.Overhead(turns=True)
+        overhead = window_samples.Overhead(turns=True)
         overhead.add(one_by_one(seed))
         overhead.end_session()
         own = one_by_one(1000 + seed)
-        assert not timing.judge(timing.Visits([own]), overhead).marked
+        assert not clocks.assess_clocks(window_samples.Visits([own]), overhead).marked
         more.append(stats.median([overhead.wall(s) - s.event for s in own if s.kind == "fresh"]))
     assert abs(stats.median(more)) < 1e4
     # Where eager's took turns, it costs what single calls usually do, at the least.
     del overhead.walls["alone"], overhead.least["alone"]
-    quick = timing.typical("chained", overhead.walls["chained"])
+    quick = window_samples.typical("chained", overhead.walls["chained"])
     assert overhead.wall(one_by_one(1)[0]) == pytest.approx(one_by_one(1)[0].outer - quick)
 
 
 def test_what_a_window_costs_is_not_taken_for_more_cores() -> None:
     def used(cpu: float, outer: float, threads: int = 1) -> float:
-        return timing.cores(timing.Sample("fresh", 8, 2e5, outer, cpu, False), 2.2e5, threads)
+        return timing.cores(
+            window_samples.Sample("fresh", 8, 2e5, outer, cpu, False), 2.2e5, threads
+        )
 
     # Faults of pages and messages are the window's: what is busy with them is one thread.
     assert used(5.1e5, 5.2e5) == 1.0
@@ -494,25 +511,25 @@ def test_what_windows_cost_at_the_same_time_is_taken_off() -> None:
     rounds = []
     for k in range(6):  # a machine on which windows cost more and more
         cost = 50_000.0 + 30_000.0 * k
-        base = [timing.Sample("fresh", 8, 1e5, 1e5 + cost, 0.0, False) for _ in range(4)]
-        own = [timing.Sample("fresh", 8, 5e4, 5e4 + cost, 0.0, False) for _ in range(4)]
-        rounds.append(timing.Pair({"eager": base}, own, {"eager": base}))
+        base = [window_samples.Sample("fresh", 8, 1e5, 1e5 + cost, 0.0, False) for _ in range(4)]
+        own = [window_samples.Sample("fresh", 8, 5e4, 5e4 + cost, 0.0, False) for _ in range(4)]
+        rounds.append(window_samples.Pair({"eager": base}, own, {"eager": base}))
         rounds[-1].pay()
     overhead = calibrated().paired(rounds)
     wall = stats.paired_speedup(timing._rounds(rounds, "eager", "wall", overhead))
     assert wall.value == pytest.approx(2.0) and wall.low > 1.9
     assert overhead.noise("fresh") < 0.1 * 125_000.0
-    visits = timing.Visits([r.candidate for r in rounds])
-    assert not timing.judge(visits, overhead).marked
+    visits = window_samples.Visits([r.candidate for r in rounds])
+    assert not clocks.assess_clocks(visits, overhead).marked
     # A clock that shows a half of what passed changes nothing about the wall.
     for r in rounds:
         for s in r.candidate:
             s.event /= 2
-    assert timing.judge(visits, overhead).clock == "wall"
+    assert clocks.assess_clocks(visits, overhead).clock == "wall"
 
 
 def test_calls_that_come_alone_on_a_gpu_show_the_hosts_work() -> None:
-    visits = timing.Visits([[*samples("fresh", 12, 1e6), *samples("chained", 4, 3e6)]])
+    visits = window_samples.Visits([[*samples("fresh", 12, 1e6), *samples("chained", 4, 3e6)]])
     on_a_gpu = dataclasses.replace(calibrated(), turns=True)
     found = timing.measurement(visits, on_a_gpu)
     assert found["latency_ms"] == pytest.approx(3 * found["median_ms"], rel=0.1)
@@ -532,7 +549,7 @@ def test_who_waits_for_a_core_hides_no_work() -> None:
     found = judged(waits)
     assert (found.clock, found.hides) == ("wall", "")
     on_a_gpu = dataclasses.replace(calibrated(), turns=True)
-    assert "hidden" in timing.judge(timing.Visits([waits]), on_a_gpu).hides
+    assert "hidden" in clocks.assess_clocks(window_samples.Visits([waits]), on_a_gpu).hides
 
 
 def test_results_that_are_remembered() -> None:
@@ -547,9 +564,9 @@ def test_a_short_call_needs_repeated_certification() -> None:
 
 def test_disturbed_windows_are_left_out_unless_there_are_many() -> None:
     quiet, loud = samples("fresh", 8, 1e6), samples("fresh", 4, 5e6, disturbed=True)
-    few = timing.Visits([quiet + loud]).times("event", calibrated())
+    few = window_samples.Visits([quiet + loud]).times("event", calibrated())
     assert max(few[0]) < 1.1
-    many = timing.Visits([loud + quiet[:3]]).times("event", calibrated())
+    many = window_samples.Visits([loud + quiet[:3]]).times("event", calibrated())
     assert len(many[0]) == 7
 
 
@@ -573,7 +590,7 @@ def test_a_disturbed_measurement_excludes_nothing(quiet: int, loud: int, busy: b
         )
         found = judged(windows)
         assert (found.busy, found.disturbed) == (busy, busy)
-        times = timing.Visits([windows]).times("event", calibrated())
+        times = window_samples.Visits([windows]).times("event", calibrated())
         speedup = baselines.against("eager", record(1.0), times, 1.0)
         bounded = timing.bounded(speedup, found)
         assert bounded["value"] == pytest.approx(1 / factor, rel=0.1)
@@ -583,18 +600,20 @@ def test_a_disturbed_measurement_excludes_nothing(quiet: int, loud: int, busy: b
 
 def test_baselines_that_were_disturbed_exclude_nothing() -> None:
     windows = samples("fresh", 12, 300e6)
-    found = timing.judge(
-        timing.Visits([windows]), dataclasses.replace(calibrated(), quiet=False), timing.Alone()
+    found = clocks.assess_clocks(
+        window_samples.Visits([windows]),
+        dataclasses.replace(calibrated(), quiet=False),
+        window_samples.Alone(),
     )
     assert found.busy and not found.disturbed
-    times = timing.Visits([windows]).times("event", calibrated())
+    times = window_samples.Visits([windows]).times("event", calibrated())
     bounded = timing.bounded(baselines.against("eager", record(1.0), times, 1.0), found)
     assert bounded["low"] < 0.01 and bounded["high"] == 1.0
 
 
 def test_work_shared_between_calls_wins_nothing_and_loses_all_the_same() -> None:
     """What is doubtful of a quiet machine is the candidate's own doing."""
-    found = timing.Judged("event", doubtful=True)
+    found = clocks.Assessed("event", doubtful=True)
     slow = {"value": 0.5, "low": 0.4, "high": 0.6, "against": "eager"}
     fast = {"value": 2.0, "low": 1.8, "high": 2.2, "against": "eager"}
     assert timing.bounded(slow, found) == slow
@@ -602,16 +621,16 @@ def test_work_shared_between_calls_wins_nothing_and_loses_all_the_same() -> None
 
 
 def test_windows_fit_time_and_memory() -> None:
-    budget = timing.BUDGETS["quick"]
+    budget = budgets.BUDGETS["quick"]
 
-    def slots(size: int) -> windows.Slots:
+    def slots(size: int) -> window_base.Slots:
         meta = [torch.empty(size, dtype=torch.uint8, device="meta")]
-        return windows.Slots.of(meta, meta)
+        return window_base.Slots.of(meta, meta)
 
-    assert timing.plan(1e6, slots(64), budget).fresh == 20
-    assert timing.plan(1e3, slots(64), budget).fresh == timing.MAX_CALLS
-    assert timing.plan(1e3, slots(4 << 20), budget).fresh == 4
-    assert timing.plan(1e8, slots(1 << 30), budget).fresh == 1
+    assert budgets.plan(1e6, slots(64), budget).fresh == 20
+    assert budgets.plan(1e3, slots(64), budget).fresh == budgets.MAX_CALLS
+    assert budgets.plan(1e3, slots(4 << 20), budget).fresh == 4
+    assert budgets.plan(1e8, slots(1 << 30), budget).fresh == 1
 
 
 def record(ms: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from judging import LLC
 
 from kwharness.process import fork_client
-from kwharness.timing import timing, windows
+from kwharness.timing import input_pool, process_use, timing, window_base, window_session
 
 pytestmark = pytest.mark.alone
 
@@ -71,9 +71,9 @@ def test_eager_against_eager(server: fork_client.ForkServer) -> None:
 def test_a_worker_of_the_server_is_seen_from_outside(server: fork_client.ForkServer) -> None:
     worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
     try:
-        before = windows.usage(windows.tree(worker.pid))
+        before = process_use.usage(process_use.tree(worker.pid))
         load(worker, threads=1)
-        after = windows.usage(windows.tree(worker.pid))
+        after = process_use.usage(process_use.tree(worker.pid))
         assert sum(u.cpu_ns for u in after.values()) > sum(u.cpu_ns for u in before.values())
     finally:
         worker.kill()
@@ -86,9 +86,9 @@ def test_timed_calls_touch_no_new_memory(server: fork_client.ForkServer) -> None
         load(worker, threads=1)
         ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}, "output_tree": {"t": 0}})
         draw = forked.draw((512, 1024))
-        contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+        contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
         contents.grow(4)
-        session = windows.Session(worker, contents, 4, mode="eager")
+        session = window_session.Session(worker, contents, 4, mode="eager")
         for _ in range(3):
             contents.new_process()
             session.run("fresh", contents.take(4))

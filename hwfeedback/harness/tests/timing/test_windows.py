@@ -19,35 +19,46 @@ from forked import Forked
 
 from kwharness.base import protocol
 from kwharness.process.policy import SandboxError
-from kwharness.timing import windows
+from kwharness.timing import (
+    cache_flush,
+    input_pool,
+    process_use,
+    window_base,
+    window_session,
+    window_worker,
+)
 
 
-def doubled() -> windows.Forward:
+def doubled() -> window_base.Forward:
     return lambda args: [args[0] * 2]
 
 
 @contextmanager
 def session(
     make: forked.Make, shape: tuple[int, ...] = (33, 5), count: int = 24, **options
-) -> Iterator[tuple[windows.Session, windows.Contents, Forked]]:
+) -> Iterator[tuple[window_session.Session, input_pool.Contents, Forked]]:
     draw = forked.draw(shape)
-    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
     contents.grow(count)
     worker = Forked(make)
     try:
-        yield windows.Session(worker, contents, 8, timeout_s=120, **options), contents, worker
+        yield (
+            window_session.Session(worker, contents, 8, timeout_s=120, **options),
+            contents,
+            worker,
+        )
     finally:
         worker.kill()
 
 
-def wrong(window: windows.Window, contents: windows.Contents) -> int:
+def wrong(window: window_session.Window, contents: input_pool.Contents) -> int:
     """Returns how many calls of a window did not double their content."""
     (x,), (y,) = contents.inputs(window.rows), window.outputs()
     return sum(not torch.equal(2 * a, b) for a, b in zip(x, y, strict=True))
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("kind", windows.KINDS)
+@pytest.mark.parametrize("kind", window_base.KINDS)
 def test_every_output_of_every_kind_comes_back(kind: str) -> None:
     with session(doubled) as (s, contents, _):
         contents.take(8)
@@ -62,7 +73,7 @@ def test_every_output_of_every_kind_comes_back(kind: str) -> None:
 @pytest.mark.alone
 def test_contents_are_dealt_once_to_a_process() -> None:
     draw = forked.draw((3,))
-    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
     contents.grow(10)
     assert list(contents.take(4)) == [0, 1, 2, 3]
     assert list(contents.met(2)) == [2, 3]
@@ -86,11 +97,11 @@ def test_tensors_of_many_kinds_travel() -> None:
             torch.full((7,), i, dtype=torch.bfloat16),
         ]
 
-    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
     contents.grow(6)
     worker = Forked(lambda: lambda args: [a.clone() for a in args])
     try:
-        s = windows.Session(worker, contents, 6)
+        s = window_session.Session(worker, contents, 6)
         for kind in ("chained", "fresh"):
             window = s.run(kind, range(1, 6))
             for got, put in zip(window.outputs(), contents.inputs(window.rows), strict=True):
@@ -103,7 +114,7 @@ def test_tensors_of_many_kinds_travel() -> None:
         worker.kill()
 
 
-def by_pointer() -> windows.Forward:
+def by_pointer() -> window_base.Forward:
     seen: dict[int, torch.Tensor] = {}
 
     def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -115,7 +126,7 @@ def by_pointer() -> windows.Forward:
     return forward
 
 
-def by_object_and_version() -> windows.Forward:
+def by_object_and_version() -> window_base.Forward:
     seen: dict[tuple[int, int], torch.Tensor] = {}
 
     def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -139,7 +150,7 @@ def test_what_is_remembered_by_address_is_stale_at_the_same_address(make: forked
 
 @pytest.mark.alone
 def test_work_that_is_left_to_a_thread_is_not_in_the_output() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         goes_on: list[threading.Event] = []
 
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -163,12 +174,12 @@ def test_work_that_is_left_to_a_thread_is_not_in_the_output() -> None:
 
 @pytest.mark.alone
 def test_the_referees_clock_sees_what_the_workers_does_not() -> None:
-    def make() -> windows.Forward:
-        honest = windows._now
+    def make() -> window_base.Forward:
+        honest = window_base.now_ns
         start = honest()
         # A candidate that reaches for the clock: every call of it advances by one nanosecond.
         ticks = iter(range(start, start + 10_000_000))
-        windows._calls.__defaults__ = (lambda: next(ticks),)
+        window_worker._calls.__defaults__ = (lambda: next(ticks),)
         return forked.spinning(0.005)()
 
     with session(make) as (s, contents, _):
@@ -183,27 +194,27 @@ def pages_with_content(args: list[torch.Tensor]) -> list[torch.Tensor]:
     with open("/proc/self/maps") as f:
         line = next(line for line in f if "memfd:inputs" in line)
     low, high = (int(x, 16) for x in line.split()[0].split("-"))
-    pages = (ctypes.string_at(at, windows.PAGE) for at in range(low, high, windows.PAGE))
+    pages = (ctypes.string_at(at, window_base.PAGE) for at in range(low, high, window_base.PAGE))
     return [torch.full_like(args[0], float(sum(any(page) for page in pages)))]
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("lie", [[4096], [-1], ["a"], [1 << 80], [], "a", [True], None])
 def test_an_output_that_cannot_be_fetched_fails_the_call(lie: Any) -> None:
-    def make() -> windows.Forward:
-        real = windows.Host.calls
-        windows.Host.calls = lambda *given: {**real(*given), "at": lie}  # type: ignore
+    def make() -> window_base.Forward:
+        real = window_worker.Host.calls
+        window_worker.Host.calls = lambda *given: {**real(*given), "at": lie}  # type: ignore
         return doubled()
 
     with session(make) as (s, contents, _):
-        with pytest.raises(windows.CallFailed):
+        with pytest.raises(window_base.CallFailed):
             s.run("chained", contents.take(1))
         assert wrong(s.run("fresh", contents.take(8)), contents) == 0
 
 
 @pytest.mark.alone
 def test_what_is_computed_while_an_output_is_copied_counts_in_no_call_that_comes_alone() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         given: list[torch.Tensor] = []
 
         def store(_outputs: object, views: list[torch.Tensor], _apart: object) -> None:
@@ -213,7 +224,7 @@ def test_what_is_computed_while_an_output_is_copied_counts_in_no_call_that_comes
             given.append(args[0])
             return [torch.zeros_like(args[0])]
 
-        windows._store = store
+        window_base.store = store
         return forward
 
     with session(make) as (s, contents, _):
@@ -233,7 +244,7 @@ def test_the_next_content_does_not_exist_in_a_chained_window() -> None:
 
 @pytest.mark.alone
 def test_nothing_runs_while_the_clock_does_not() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         count = torch.zeros((), dtype=torch.float64)
 
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -251,21 +262,21 @@ def test_nothing_runs_while_the_clock_does_not() -> None:
         s.run("fresh", contents.take(1))
         with open(f"/proc/{worker.pid}/stat") as f:
             assert f.read().rpartition(")")[2].split()[0] == "T"
-        before = windows.usage([worker.pid])
+        before = process_use.usage([worker.pid])
         time.sleep(0.1)
-        assert windows.usage([worker.pid]) == before
+        assert process_use.usage([worker.pid]) == before
 
 
 @pytest.mark.alone
 def test_varied_rows_come_among_the_others() -> None:
     draw = forked.draw((33, 5))
     odd = [draw(100), draw(101)]
-    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
     contents.vary(odd)
     contents.grow(8)
     worker = Forked(doubled)
     try:
-        s = windows.Session(worker, contents, 8)
+        s = window_session.Session(worker, contents, 8)
         assert list(contents.varied) == [-2, -1]
         (got,) = s.run("varied", [3, -2, 0, -1]).outputs()
         for y, x in zip(got, (draw(3), odd[1], draw(0), odd[0]), strict=True):
@@ -279,7 +290,7 @@ def test_a_layout_that_is_left_to_the_copy_is_paid_for() -> None:
     took = {}
     for name, made in (("view", (512, 512)), ("dense", (512, 512))):
 
-        def make(name: str = name, made: tuple[int, int] = made) -> windows.Forward:
+        def make(name: str = name, made: tuple[int, int] = made) -> window_base.Forward:
             ones = torch.ones(made)
             return lambda args: [ones.t() if name == "view" else ones]
 
@@ -292,7 +303,7 @@ def test_a_layout_that_is_left_to_the_copy_is_paid_for() -> None:
 
 @pytest.mark.alone
 def test_a_process_that_wakes_itself_is_found() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         # SIGCONT from timers of the kernel's, which need no thread that runs. (The sandbox refuses
         # them; these workers have none.) Each fires once: one that fires again and again dies with
         # the first SIGSTOP that finds its signal waiting.
@@ -308,7 +319,7 @@ def test_a_process_that_wakes_itself_is_found() -> None:
 
     with (
         session(make) as (s, contents, _),
-        pytest.raises(windows.CallFailed, match="while the clock stands still"),
+        pytest.raises(window_base.CallFailed, match="while the clock stands still"),
     ):
         for _ in range(400):
             contents.new_process()
@@ -317,7 +328,7 @@ def test_a_process_that_wakes_itself_is_found() -> None:
 
 @pytest.mark.alone
 def test_threads_that_have_ended_count() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
             thread = threading.Thread(target=forked.at_work, args=(0.01,))
             thread.start()
@@ -337,14 +348,14 @@ def test_only_plain_tensors_are_taken() -> None:
 
     with (
         session(lambda: lambda args: [args[0].as_subclass(Lazy)]) as (s, contents, _),
-        pytest.raises(windows.CallFailed, match="Lazy, not a plain tensor"),
+        pytest.raises(window_base.CallFailed, match="Lazy, not a plain tensor"),
     ):
         s.run("fresh", contents.take(1))
 
 
 @pytest.mark.alone
 def test_inputs_cannot_be_written() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         return lambda args: [args[0].mul_(2)]
 
     with (
@@ -356,7 +367,7 @@ def test_inputs_cannot_be_written() -> None:
 
 @pytest.mark.alone
 def test_outputs_may_be_the_workers_own_buffer() -> None:
-    def make() -> windows.Forward:
+    def make() -> window_base.Forward:
         own = torch.empty(33, 5)
         return lambda args: [torch.mul(args[0], 2, out=own)]
 
@@ -378,7 +389,7 @@ def test_outputs_may_be_the_workers_own_buffer() -> None:
 def test_a_call_that_fails_is_said_and_the_session_goes_on(make: forked.Make, said: str) -> None:
     with session(make) as (s, contents, _):
         for _ in range(2):
-            with pytest.raises(windows.CallFailed) as caught:
+            with pytest.raises(window_base.CallFailed) as caught:
                 s.run("fresh", contents.take(2))
             assert said in str(caught.value)
         s.close()
@@ -386,8 +397,8 @@ def test_a_call_that_fails_is_said_and_the_session_goes_on(make: forked.Make, sa
 
 def test_event_times_that_make_no_sense_fail_the_call() -> None:
     for claimed in (None, [1], [1, -5], [1, 2.5], [1, True], [1, 1 << 63]):
-        with pytest.raises(windows.CallFailed):
-            windows._durations(claimed, 2)
+        with pytest.raises(window_base.CallFailed):
+            window_session.durations(claimed, 2)
 
 
 @pytest.mark.parametrize(
@@ -398,10 +409,10 @@ def test_who_waits_for_a_core(cpu_ms: int, waited_ms: int, counts: int, of_the_c
     """Of a window of 100 ms, in which somebody else may have had all cores: then the thread that is
     called computes next to nothing. Others are woken to do next to nothing, and wait for that.
     """
-    before = {7: windows.Usage(5_000_000, 3_000_000)}
-    after = {7: windows.Usage(5_000_000 + cpu_ms * 10**6, 3_000_000 + waited_ms * 10**6)}
-    assert windows.waited(before, after, 100_000_000) == counts * 10**6
-    assert windows.waited(before, after, 100_000_000, 7) == of_the_called * 10**6
+    before = {7: process_use.Usage(5_000_000, 3_000_000)}
+    after = {7: process_use.Usage(5_000_000 + cpu_ms * 10**6, 3_000_000 + waited_ms * 10**6)}
+    assert process_use.waited(before, after, 100_000_000) == counts * 10**6
+    assert process_use.waited(before, after, 100_000_000, 7) == of_the_called * 10**6
 
 
 @pytest.mark.alone
@@ -429,12 +440,12 @@ def test_descendants_are_counted() -> None:
         os._exit(0)
     try:
         deadline = time.monotonic() + 120
-        while len(windows.tree(pid)) < 2 and time.monotonic() < deadline:
+        while len(process_use.tree(pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert len(windows.tree(pid)) == 2
-        assert len(windows.tree(os.getpid())) >= 3
+        assert len(process_use.tree(pid)) == 2
+        assert len(process_use.tree(os.getpid())) >= 3
     finally:
-        for p in reversed(windows.tree(pid)):
+        for p in reversed(process_use.tree(pid)):
             os.kill(p, 9)
         os.waitpid(pid, 0)
 
@@ -443,20 +454,20 @@ def test_threads_are_spread_out_and_then_free_again() -> None:
     cores = os.sched_getaffinity(0)
     if len(cores) < 2 or len(os.listdir("/proc/self/task")) > len(cores):
         pytest.skip("more threads than cores")
-    with windows._spread_out():
+    with window_worker._spread_out():
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == cores
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("share", "error"), [(0.5, windows.CallFailed), (0.0, SandboxError)])
+@pytest.mark.parametrize(("share", "error"), [(0.5, window_base.CallFailed), (0.0, SandboxError)])
 def test_who_gets_no_core_to_stop_on_has_not_refused(
     monkeypatch: pytest.MonkeyPatch, share: float, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(windows, "STOP_NS", 20_000_000)
-    monkeypatch.setattr(windows, "PATIENCE_NS", 100_000_000)
+    monkeypatch.setattr(window_session, "STOP_NS", 20_000_000)
+    monkeypatch.setattr(window_session, "PATIENCE_NS", 100_000_000)
     with subprocess.Popen(["sleep", "60"]) as child:
-        stopped = windows.Stopped(child.pid)
+        stopped = window_session.Stopped(child.pid)
         monkeypatch.setattr(stopped, "_stands", lambda: False)
         monkeypatch.setattr(stopped, "_ran_ns", lambda: int(share * time.perf_counter_ns()))
         with pytest.raises(error):
@@ -468,7 +479,7 @@ def test_who_gets_no_core_to_stop_on_has_not_refused(
 def test_what_a_process_ran_is_seen() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
-            stopped = windows.Stopped(child.pid)
+            stopped = window_session.Stopped(child.pid)
             while stopped._ran_ns() < 20_000_000:
                 time.sleep(0.01)
             stopped.stop()
@@ -482,9 +493,11 @@ def test_what_a_process_ran_is_seen() -> None:
 
 def test_processors_are_told_apart_by_the_cache_that_they_share() -> None:
     allowed = sorted(os.sched_getaffinity(0))
-    groups = windows.sharing(allowed)
+    groups = cache_flush.sharing(allowed)
     assert sorted(p for g in groups for p in g) == allowed
-    assert windows.sharing([1 << 20, (1 << 20) + 1]) == [[1 << 20, (1 << 20) + 1]], "unknown ones"
+    assert cache_flush.sharing([1 << 20, (1 << 20) + 1]) == [[1 << 20, (1 << 20) + 1]], (
+        "unknown ones"
+    )
 
 
 @pytest.mark.alone
@@ -493,20 +506,20 @@ def test_all_of_the_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, int, int, set[int]]] = []
     allowed = sorted(os.sched_getaffinity(0))
     other = 1 << 20  # of no machine: what is to run there runs anywhere
-    monkeypatch.setattr(windows, "sharing", lambda _: [allowed, [other]])
-    evict = windows.Evictor(3 * windows.PAGE + 5, [*allowed, other])
-    real = windows._libc.memchr
+    monkeypatch.setattr(cache_flush, "sharing", lambda _: [allowed, [other]])
+    evict = cache_flush.Evictor(3 * window_base.PAGE + 5, [*allowed, other])
+    real = window_base.libc.memchr
 
     def memchr(at: int, byte: int, n: int) -> object:
         read.append((at, n, real(at, byte, n) or 0, os.sched_getaffinity(0)))
         return None
 
-    monkeypatch.setattr(windows, "_libc", types.SimpleNamespace(memchr=memchr))
+    monkeypatch.setattr(window_base, "libc", types.SimpleNamespace(memchr=memchr))
     evict()
     *parts, whole = sorted(read, key=lambda r: (r[1] == evict.size, r[0]))
     assert whole[1:3] == (evict.size, 0), "all of it, and no byte looked for is there"
     assert [p[0] for p in parts] == [
         whole[0] + sum(q[1] for q in parts[:i]) for i in range(len(parts))
     ]
-    assert sum(p[1] for p in parts) == evict.size == 2 * (3 * windows.PAGE + 5)
+    assert sum(p[1] for p in parts) == evict.size == 2 * (3 * window_base.PAGE + 5)
     assert [p[3] for p in parts] == [{p} for p in allowed]

@@ -28,7 +28,7 @@ from kwharness.referee import doctor, evaluation
 from kwharness.standalone import interpreter
 from kwharness.timing import ceilings_cuda, timing
 from kwharness.timing.timing import Timing
-from kwharness.verify import verify
+from kwharness.verify import secret_draws
 from kwharness.workers import profiler as worker_profiler
 
 pytestmark = [
@@ -369,13 +369,13 @@ def test_a_convolution_is_certified(judge: Judge) -> None:
     assert v["status"] == "certified", v["reason"]
 
 
-@pytest.mark.parametrize("room", [verify.ROOMY, (math.inf, math.inf)], ids=["much", "little"])
+@pytest.mark.parametrize("room", [secret_draws.ROOMY, (math.inf, math.inf)], ids=["much", "little"])
 def test_one_thing_after_the_other(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, room: tuple[float, float]
 ) -> None:
     """As large tasks are judged, with blocks that stay and without."""
     monkeypatch.setattr(device, "PEAK", 1 << 60)
-    monkeypatch.setattr(verify, "ROOMY", room)
+    monkeypatch.setattr(secret_draws, "ROOMY", room)
     task = TASK.replace("SHAPE", "8192, 4096")
     v = verdict(judge, task, KERNEL, "certify", want_baselines=["eager"], cold=True)
     assert v["status"] == "certified", v["reason"]

@@ -20,7 +20,9 @@ from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.referee.evaluation import BASELINES, Evaluation, evaluate
-from kwharness.verify.verify import Calibration, Failed, calibrate
+from kwharness.verify.calibrate import calibrate
+from kwharness.verify.calibration import Calibration
+from kwharness.verify.findings import Failed
 
 KERNELS = {
     f.stem: f

@@ -21,7 +21,9 @@ from kwharness.clients.candidate_client import Answer
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.process.fork_client import ForkServer
 from kwharness.referee.evaluation import Evaluation, evaluate
-from kwharness.verify.verify import Calibration, Verification, calibrate
+from kwharness.verify.calibrate import calibrate
+from kwharness.verify.calibration import Calibration
+from kwharness.verify.verify import Verification
 
 EXAMPLES = pathlib.Path(__file__).parents[4] / "examples"
 HONEST = pathlib.Path(__file__).parents[1] / "honest"

@@ -34,10 +34,10 @@ from kwharness.referee import evaluation
 from kwharness.referee.evaluation import Evaluation, Infrastructure, NoRoom
 from kwharness.referee.warm_pool import Kept
 from kwharness.task.inspect_task import Invalid
-from kwharness.timing import windows
+from kwharness.timing import process_use, window_base, window_session
 from kwharness.timing.baselines import BaselineFailed
-from kwharness.verify import verify
-from kwharness.verify.verify import Calibration
+from kwharness.verify import calibrate, secret_draws, verify
+from kwharness.verify.calibration import Calibration
 from kwharness.workers import candidate as worker_candidate
 from kwharness.workers import reference as worker_reference
 
@@ -205,10 +205,10 @@ def test_many_elements_need_fewer_draws(
 
     monkeypatch.setattr(ReferenceClient, "each", counted)
     if enough:
-        monkeypatch.setattr(verify, "MANY_ELEMENTS", 16)
+        monkeypatch.setattr(calibrate, "MANY_ELEMENTS", 16)
     client = reference(judge)
     try:
-        c = verify.calibrate(client, want_compile=False)
+        c = calibrate.calibrate(client, want_compile=False)
     finally:
         client.kill()
     families = len(c.families) - 1
@@ -311,7 +311,7 @@ def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list
         m.setattr(ReferenceClient, "begin", noted)
         client = reference(judge, source=source)
         try:
-            c = verify.calibrate(client, want_compile=False)
+            c = calibrate.calibrate(client, want_compile=False)
         finally:
             client.kill()
     assert Calibration.from_json(c.to_json()) == c
@@ -431,8 +431,8 @@ def test_a_part_ends_the_process(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, ends: str
 ) -> None:
     """As an index does on a GPU that no part has: nothing can be computed there any more."""
-    uncompiled = functools.partial(verify.calibrate, want_compile=False)
-    monkeypatch.setattr(verify, "calibrate", uncompiled)
+    uncompiled = functools.partial(calibrate.calibrate, want_compile=False)
+    monkeypatch.setattr(calibrate, "calibrate", uncompiled)
     few = f"        if len(x) < 96:\n            {ends}\n        return {SAME}"
     source = SMALL.replace(f"        return {SAME}", few)
     assert ends in source
@@ -455,7 +455,7 @@ def test_the_whole_has_the_last_word(
     wrong = form(f"{SAME} * (1 + 1e-3)")
     assert judge.verdict(depends, form(SAME), require_custom=False)["status"] == "correct"
     assert judge.verdict(depends, wrong, require_custom=False)["status"] == "wrong", "it was seen"
-    monkeypatch.setattr(verify, "SAME_IN_PARTS", 1.0)
+    monkeypatch.setattr(calibrate, "SAME_IN_PARTS", 1.0)
     timed = {"time": True, "want_baselines": ["eager"]}
     v = judge.verdict(depends, form(SAME), require_custom=False, **timed)
     assert v["status"] == "correct", v["reason"]
@@ -575,7 +575,7 @@ def test_a_candidate_may_need_what_stays(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, room: bool
 ) -> None:
     if not room:
-        monkeypatch.setattr(verify, "ROOMY", (math.inf, math.inf))
+        monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
     v = judge.verdict(SMALL, CLUMSY, require_custom=False)
     assert v["status"] == ("correct" if room else "crashed"), v["reason"]
 
@@ -608,9 +608,9 @@ def test_nothing_is_freed_beside_what_is_timed(
     """Where there is room: else each draw for a timed call is gone with it."""
     passing: list[bool] = []
     inside: list[int] = []
-    real, drawn = windows.Redrawn.row, ReferenceClient.draws
+    real, drawn = window_session.Redrawn.row, ReferenceClient.draws
 
-    def row(self: windows.Redrawn, at: int) -> torch.Tensor:
+    def row(self: window_session.Redrawn, at: int) -> torch.Tensor:
         inside.append(at)
         try:
             return real(self, at)
@@ -623,9 +623,9 @@ def test_nothing_is_freed_beside_what_is_timed(
         return drawn(self, seeds, **more)
 
     monkeypatch.setattr(ReferenceClient, "draws", draws)
-    monkeypatch.setattr(windows.Redrawn, "row", row)
+    monkeypatch.setattr(window_session.Redrawn, "row", row)
     if not room:
-        monkeypatch.setattr(verify, "ROOMY", (1 << 40, 1 << 40))
+        monkeypatch.setattr(secret_draws, "ROOMY", (1 << 40, 1 << 40))
     asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
     v = judge.verdict(SMALL, form(SAME), **asked)
     assert v["status"] == "correct", v["reason"]
@@ -792,7 +792,7 @@ class Counted(candidate_client.CandidateClient):
 
 def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify.Verification, "_choose_varied", lambda _: set())
-    monkeypatch.setattr(verify, "ROOMY", (math.inf, math.inf))
+    monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
     with prepared(judge, SMALL) as e:
         assert e.verification is not None
         candidate = Counted(e.verification.reference)
@@ -824,8 +824,8 @@ def test_no_bound_is_narrow_because_memory_ran_out(
 
     monkeypatch.setattr(ReferenceClient, "forward", full)
     client = reference(judge)
-    with pytest.raises(verify.ReferenceBroken, match="OutOfMemory"):
-        verify.calibrate(client, want_compile=False)
+    with pytest.raises(calibrate.ReferenceBroken, match="OutOfMemory"):
+        calibrate.calibrate(client, want_compile=False)
     client.kill()
 
 
@@ -848,7 +848,7 @@ def test_who_leaves_no_memory_for_what_is_expected(
     def judged(took: bool) -> Any:
         with monkeypatch.context() as m:
             m.setattr(candidate_client.CandidateClient, "took_memory", lambda _: took)
-            m.setattr(windows.Redrawn, "expected", full)
+            m.setattr(window_session.Redrawn, "expected", full)
             more: dict[str, Any] = {"time": True, "want_baselines": ["eager"]}
             return judge.verdict(SMALL, form(SAME), require_custom=False, **more)
 
@@ -909,7 +909,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self.over:
-            here = windows.tree(os.getpid())
+            here = process_use.tree(os.getpid())
             self.most = max(self.most, sum(map(held, here)))
             self._looked.set()
             time.sleep(0.005)
@@ -934,7 +934,7 @@ def held(pid: int) -> int:
 @pytest.mark.alone
 def test_how_much_memory_a_verdict_takes(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no room for blocks to stay."""
-    monkeypatch.setattr(verify, "ROOMY", (math.inf, math.inf))
+    monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
     judge.verdict(SMALL, form(SAME), require_custom=False)  # what is loaded once is
     watch = Watch()
     before = watch.begin()
@@ -954,8 +954,8 @@ def test_contents_are_drawn_again() -> None:
         return [torch.full((3, 5), float(i)), torch.arange(4) + i]
 
     first = draw(0)
-    slots = windows.Slots.of(first, first[:1])
-    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
+    slots = window_base.Slots.of(first, first[:1])
+    contents = window_session.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
     contents.grow(5)
     contents.vary([[torch.full((3, 5), 0.5), torch.arange(4)]])
     assert len(contents) == 5 and contents.varied == range(-1, 0)
@@ -977,12 +977,12 @@ def test_nobody_waits_less_for_a_worker_because_contents_are_drawn() -> None:
         time.sleep(2)  # so long that a busy machine makes no difference
         return [torch.full((3, 5), float(i))]
 
-    slots = windows.Slots.of([torch.empty(3, 5)], [torch.empty(3, 5)])
-    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
+    slots = window_base.Slots.of([torch.empty(3, 5)], [torch.empty(3, 5)])
+    contents = window_session.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
     contents.grow(2)
     worker = forked.Forked(forked.spinning(0.3))
     try:
-        session = windows.Session(worker, contents, 1, timeout_s=120)
+        session = window_session.Session(worker, contents, 1, timeout_s=120)
         session.until = time.monotonic() + 2
         (out,) = session.run("fresh", contents.take(1)).outputs()
         assert torch.equal(out, contents.expected([0])[0])

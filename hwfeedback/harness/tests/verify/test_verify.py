@@ -19,8 +19,9 @@ from kwharness.numerics import families
 from kwharness.process.fork_client import Exit
 from kwharness.referee import evaluation
 from kwharness.referee.evaluation import Evaluation, Fault, faults
-from kwharness.verify import verify
-from kwharness.verify.verify import Calibration, Verification
+from kwharness.verify import calibrate, secret_draws, verify
+from kwharness.verify.calibration import Calibration
+from kwharness.verify.verify import Verification
 
 
 def task_of(forward: str, inputs: str, init: str = "", arguments: str = "x") -> str:
@@ -34,7 +35,7 @@ def task_of(forward: str, inputs: str, init: str = "", arguments: str = "x") -> 
 def test_weights_are_moved_but_for_what_is_no_weight() -> None:
     weight, signs, mask = torch.eye(8), torch.linspace(-1, 1, 8), torch.ones(8)
     state, moved = [weight, signs, mask, weight], [True, True, False, True]
-    out = verify.perturbed(state, moved, [0, 1, 2, 0], 5)
+    out = secret_draws.perturbed(state, moved, [0, 1, 2, 0], 5)
     for before, after in zip(state[:2], out[:2], strict=True):
         assert bool((before != after).all())
     assert bool((out[0] >= 0).all()) and bool((out[1] < 0).any())
@@ -174,7 +175,7 @@ def test_who_fails_by_little_is_looked_at_in_more_patterns(
     def looked(self: Verification, *given: Any, **more: Any) -> None:
         look(self, *given, **more)
         patterns.append(given[3] if len(given) > 3 else 1)
-        if patterns[-1] == verify.PATTERNS and tells:
+        if patterns[-1] == calibrate.PATTERNS and tells:
             for scale in given[2].moved:
                 scale.max, scale.rms = 8 * scale.max, 8 * scale.rms
 
@@ -185,7 +186,7 @@ def test_who_fails_by_little_is_looked_at_in_more_patterns(
     v = judge.verdict(source, model_new(f"return (x * 3 + x.abs()) * (1 + {off})"))
     assert v["status"] == status, v["reason"]
     near = off < 1e-5
-    assert (verify.PATTERNS in patterns) == near, patterns
+    assert (calibrate.PATTERNS in patterns) == near, patterns
     if status == "correct":
         base, *others = v["correctness"]["families"]
         assert base["passed"] and base["seeds"] == v["correctness"]["seeds"]
@@ -486,7 +487,7 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
     monkeypatch: pytest.MonkeyPatch,
     level: str,
 ) -> None:
-    monkeypatch.setattr(verify, "KEPT_BYTES", 4 * 16 * 64 * 4)
+    monkeypatch.setattr(secret_draws, "KEPT_BYTES", 4 * 16 * 64 * 4)
     with prepared(judge, SCALED, level) as e:
         assert e.verification is not None
         first, second, *_ = e.verification.draws
@@ -499,10 +500,10 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
     assert base["seeds"] == verify.BASE_SEEDS[level]
     v = judge.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT), level)
     assert v["status"] == "wrong"
-    monkeypatch.setattr(verify, "KEPT_BYTES", 0)
+    monkeypatch.setattr(secret_draws, "KEPT_BYTES", 0)
     client = e.reference(compiles=False)
     try:
-        again = verify.calibrate(client, want_compile=False)
+        again = calibrate.calibrate(client, want_compile=False)
         assert {f.name for f in again.families.values()} >= {"base", "heavy_tails", "planted"}
     finally:
         client.kill()

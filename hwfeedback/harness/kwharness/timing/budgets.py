@@ -1,0 +1,68 @@
+"""How long timing may take, and in which rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kwharness.machine.device import Device
+from kwharness.timing.window_base import Slots
+
+CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, cheap to run
+WINDOW_NS = 20_000_000
+MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a level may spend. Seconds of windows with all that belongs to them."""
+
+    candidate_s: float
+    visit_s: float  # one visit of an interleaved round
+    solo_s: float  # of a baseline that is measured alone
+    window_bytes: int
+    pool_bytes: int
+    draw_s: float
+    warm_s: float
+    rounds_s: float = 30.0  # after this no round is added to the least
+
+
+BUDGETS = {
+    "quick": Budget(0.4, 0.15, 0.8, 32 << 20, 512 << 20, 0.25, 0.1),
+    "certify": Budget(3.0, 0.25, 1.0, 128 << 20, 1 << 30, 1.0, 0.3),
+}
+# A GPU draws and moves a hundred times as much in the same time.
+GPU_BUDGETS = {
+    "quick": Budget(0.4, 0.0, 0.6, 2 << 30, 6 << 30, 1.0, 0.05),
+    "certify": Budget(2.0, 0.2, 0.6, 2 << 30, 32 << 30, 2.0, 0.2),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many calls a window has, by kind."""
+
+    fresh: int
+    other: int
+
+    def calls(self, kind: str) -> int:
+        return self.fresh if kind in ("fresh", "varied") else self.other
+
+    @property
+    def capacity(self) -> int:
+        return max(self.fresh, self.other)
+
+
+TURNS = Plan(32, 4)  # at most, on a GPU
+
+
+def budget_of(level: str, device: Device) -> Budget:
+    return (GPU_BUDGETS if device.kind == "cuda" else BUDGETS)[level]
+
+
+def plan(call_ns: float, slots: Slots, budget: Budget) -> Plan:
+    """Returns windows of WINDOW_NS where memory and the budget allow."""
+    by_time = math.ceil(WINDOW_NS / max(call_ns, 1.0))
+    by_memory = max(budget.window_bytes // slots.bytes, 1)
+    fresh = max(min(by_time, by_memory, MAX_CALLS), 1)
+    return Plan(fresh, min(fresh, CHECKING_CALLS))
