@@ -159,9 +159,9 @@ func (d *Daemon) Waiting(ctx context.Context) (int, error) {
 
 // claim takes the next run from the queue. What trains gives way first: a run
 // never shares the machine with it.
-func (d *Daemon) claim(ctx context.Context, w *Runner, elsewhere []string) (store.Job, bool, error) {
+func (d *Daemon) claim(ctx context.Context, r *Runner, elsewhere []string) (store.Job, bool, error) {
 	if d.Nights != nil {
-		waiting, _, err := w.Store.QueueLength(ctx)
+		waiting, _, err := r.Store.QueueLength(ctx)
 		if err != nil || waiting == 0 {
 			return store.Job{}, false, err
 		}
@@ -169,7 +169,7 @@ func (d *Daemon) claim(ctx context.Context, w *Runner, elsewhere []string) (stor
 			return store.Job{}, false, err
 		}
 	}
-	return w.Store.Claim(ctx, store.Self(), elsewhere...)
+	return r.Store.Claim(ctx, store.Self(), elsewhere...)
 }
 
 // check returns what makes all work impossible: damage in the record, here the
@@ -193,13 +193,13 @@ func (d *Daemon) work(ctx context.Context) error {
 	defer cancel(nil)
 	devices := &devices{well: map[string]int{}}
 	runners := append([]*Runner{d.Runner}, d.More...)
-	for _, w := range runners {
-		devices.set(w, true)
-		w.Others = func() bool { return len(devices.others(w)) > 0 }
+	for _, r := range runners {
+		devices.set(r, true)
+		r.Others = func() bool { return len(devices.others(r)) > 0 }
 	}
 	ended := make(chan error, len(runners))
-	for _, w := range runners {
-		go func() { ended <- d.loop(ctx, w, devices, cancel) }()
+	for _, r := range runners {
+		go func() { ended <- d.loop(ctx, r, devices, cancel) }()
 	}
 	var err error
 	for range runners {
@@ -218,10 +218,10 @@ type devices struct {
 }
 
 // set notes whether a Runner's device takes runs, and returns how many do.
-func (s *devices) set(w *Runner, well bool) (left int) {
+func (s *devices) set(r *Runner, well bool) (left int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.well[w.Evaluator.Device().Key] += map[bool]int{true: 1, false: -1}[well]
+	s.well[r.Evaluator.Device().Key] += map[bool]int{true: 1, false: -1}[well]
 	for _, n := range s.well {
 		left += n
 	}
@@ -229,7 +229,7 @@ func (s *devices) set(w *Runner, well bool) (left int) {
 }
 
 // leave has a Runner's device take no more runs, unless no other does.
-func (s *devices) leave(w *Runner) bool {
+func (s *devices) leave(r *Runner) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := 0
@@ -239,15 +239,15 @@ func (s *devices) leave(w *Runner) bool {
 	if left < 2 {
 		return false
 	}
-	s.well[w.Evaluator.Device().Key]--
+	s.well[r.Evaluator.Device().Key]--
 	return true
 }
 
 // others returns the keys of the devices that take runs beside a Runner's.
-func (s *devices) others(w *Runner) []string {
+func (s *devices) others(r *Runner) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := w.Evaluator.Device().Key
+	own := r.Evaluator.Device().Key
 	var keys []string
 	for key, n := range s.well {
 		if n > 0 && key != own {
@@ -259,33 +259,33 @@ func (s *devices) others(w *Runner) []string {
 
 // loop takes runs from the queue for one device. One that is ill is left to
 // itself for a while. The last that ends for want of work ends all.
-func (d *Daemon) loop(ctx context.Context, w *Runner, s *devices, end context.CancelCauseFunc) error {
+func (d *Daemon) loop(ctx context.Context, r *Runner, s *devices, end context.CancelCauseFunc) error {
 	for {
-		err := d.take(ctx, w, s)
+		err := d.take(ctx, r, s)
 		var ill *IllError
 		if !errors.As(err, &ill) {
-			if s.set(w, false) == 0 {
+			if s.set(r, false) == 0 {
 				end(nil)
 			}
 			return err
 		}
-		if !s.leave(w) { // the others fell ill meanwhile: this one goes on trying
+		if !s.leave(r) { // the others fell ill meanwhile: this one goes on trying
 			continue
 		}
-		w.log().Error("a device takes no more runs; they go on elsewhere", "device", ill.Device, "error", ill.Found, "again in", illFor)
+		r.log().Error("a device takes no more runs; they go on elsewhere", "device", ill.Device, "error", ill.Found, "again in", illFor)
 		d.nudge()
 		for ill != nil {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-w.clock().After(illFor):
+			case <-r.clock().After(illFor):
 			}
-			if found := w.Evaluator.Check(ctx); found == nil {
-				w.log().Info("a device takes runs again", "device", ill.Device)
+			if found := r.Evaluator.Check(ctx); found == nil {
+				r.log().Info("a device takes runs again", "device", ill.Device)
 				ill = nil
 			}
 		}
-		s.set(w, true)
+		s.set(r, true)
 	}
 }
 
@@ -300,15 +300,15 @@ func (d *Daemon) nudge() {
 // take takes runs from the queue for a device that is well, but for a while none
 // after a model has refused. The error is what makes all work impossible, an
 // *IllError, or with UntilIdle a *RefusedError.
-func (d *Daemon) take(ctx context.Context, w *Runner, s *devices) error {
-	clock := w.clock()
+func (d *Daemon) take(ctx context.Context, r *Runner, s *devices) error {
+	clock := r.clock()
 	idleSince := time.Time{}
 	pause := askAgain // where a model refuses
 	for ctx.Err() == nil {
 		if err := d.check(nil); err != nil {
 			return err
 		}
-		job, ok, err := d.claim(ctx, w, s.others(w))
+		job, ok, err := d.claim(ctx, r, s.others(r))
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil //nolint:nilerr // being told to stop is no failure
@@ -316,7 +316,7 @@ func (d *Daemon) take(ctx context.Context, w *Runner, s *devices) error {
 			return fmt.Errorf("the queue: %w", err)
 		case ok:
 			idleSince = time.Time{}
-			err := d.one(ctx, w, job)
+			err := d.one(ctx, r, job)
 			if d.Nights != nil {
 				d.Nights.Look()
 			}
@@ -327,7 +327,7 @@ func (d *Daemon) take(ctx context.Context, w *Runner, s *devices) error {
 			case !errors.As(err, &refused) || d.UntilIdle:
 				return err
 			default: // so it will refuse any other run
-				w.log().Error("a model refuses: its runs wait", "run", job.RunID, "error", refused.Err, "hint", refused.Err.Hint, "asked again in", pause)
+				r.log().Error("a model refuses: its runs wait", "run", job.RunID, "error", refused.Err, "hint", refused.Err.Hint, "asked again in", pause)
 				select {
 				case <-ctx.Done():
 				case <-clock.After(pause):
@@ -337,7 +337,7 @@ func (d *Daemon) take(ctx context.Context, w *Runner, s *devices) error {
 			continue
 		}
 		if d.UntilIdle {
-			waiting, claimed, err := w.Store.QueueLength(ctx)
+			waiting, claimed, err := r.Store.QueueLength(ctx)
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil //nolint:nilerr // being told to stop is no failure
@@ -368,20 +368,20 @@ func (d *Daemon) take(ctx context.Context, w *Runner, s *devices) error {
 
 // one takes a claimed run to its end. Only what makes all work impossible, an
 // *IllError and a *RefusedError are errors.
-func (d *Daemon) one(ctx context.Context, w *Runner, job store.Job) error {
-	run, err := w.Store.Run(ctx, job.RunID)
+func (d *Daemon) one(ctx context.Context, r *Runner, job store.Job) error {
+	run, err := r.Store.Run(ctx, job.RunID)
 	if err != nil {
 		if ctx.Err() != nil {
-			return w.Store.Return(context.WithoutCancel(ctx), job)
+			return r.Store.Return(context.WithoutCancel(ctx), job)
 		}
 		return fmt.Errorf("the queue: %w", err)
 	}
 	log := d.log().With("run", run.ID, "task", run.TaskName)
 	if len(d.More) > 0 {
-		log = log.With("device", w.Evaluator.Device().String())
+		log = log.With("device", r.Evaluator.Device().String())
 	}
 	log.Info("run begins", "attempt", job.Attempts)
-	done, err := w.Run(ctx, run, &job)
+	done, err := r.Run(ctx, run, &job)
 	if errors.Is(err, ErrStopped) {
 		log.Info("run stopped; it goes on at the next start")
 		return nil

@@ -34,13 +34,13 @@ func (d Done) Summary() report.Summary {
 
 // stopped records why a run that somebody watches goes no further, and gathers what
 // it has so far.
-func (w *Runner) stopped(ctx context.Context, run kernelwright.Run, d decision) (Done, error) {
+func (r *Runner) stopped(ctx context.Context, run kernelwright.Run, d decision) (Done, error) {
 	run.Reason, run.Hint = d.reason, d.hint
 	done := Done{Data: report.Data{Run: run}}
-	if err := w.Store.UpdateRun(ctx, run); err != nil {
+	if err := r.Store.UpdateRun(ctx, run); err != nil {
 		return done, errors.Join(d.err, err)
 	}
-	data, err := w.load(ctx, done.Data)
+	data, err := r.load(ctx, done.Data)
 	if err != nil {
 		return done, errors.Join(d.err, err)
 	}
@@ -50,17 +50,17 @@ func (w *Runner) stopped(ctx context.Context, run kernelwright.Run, d decision) 
 
 // end records that a run has ended, after its results were written: those of
 // the run itself, or of an earlier one.
-func (w *Runner) end(ctx context.Context, run kernelwright.Run, results int64, job *store.Job, write func(context.Context, kernelwright.Run, report.Data) (Written, error)) (Done, error) {
+func (r *Runner) end(ctx context.Context, run kernelwright.Run, results int64, job *store.Job, write func(context.Context, kernelwright.Run, report.Data) (Written, error)) (Done, error) {
 	done := Done{Data: report.Data{Run: run}}
 	ended := run
-	ended.FinishedMS = w.clock().Now().UnixMilli()
-	data, err := w.load(ctx, report.Data{Run: ended})
+	ended.FinishedMS = r.clock().Now().UnixMilli()
+	data, err := r.load(ctx, report.Data{Run: ended})
 	if err != nil {
 		return done, err
 	}
 	ended = data.Run
 	if results != run.ID {
-		if data, err = Load(ctx, w.Store, results); err != nil {
+		if data, err = Load(ctx, r.Store, results); err != nil {
 			return done, err
 		}
 		data.Run.TaskName = data.Task.Name
@@ -68,9 +68,9 @@ func (w *Runner) end(ctx context.Context, run kernelwright.Run, results int64, j
 	// First the files: a crash in between repeats the end, and loses none.
 	done.Written, done.WriteErr = write(ctx, ended, data)
 	if job != nil {
-		err = w.Store.Finish(ctx, *job, ended)
+		err = r.Store.Finish(ctx, *job, ended)
 	} else {
-		err = w.Store.UpdateRun(ctx, ended)
+		err = r.Store.UpdateRun(ctx, ended)
 	}
 	if err == nil {
 		done.Data = data
@@ -79,16 +79,16 @@ func (w *Runner) end(ctx context.Context, run kernelwright.Run, results int64, j
 }
 
 // load completes the data of a run that is about to be recorded as ended.
-func (w *Runner) load(ctx context.Context, d report.Data) (report.Data, error) {
+func (r *Runner) load(ctx context.Context, d report.Data) (report.Data, error) {
 	run := d.Run
-	d, err := Load(ctx, w.Store, run.ID)
+	d, err := Load(ctx, r.Store, run.ID)
 	if err != nil {
 		return d, err
 	}
 	run.Best = d.Run.Best
 	d.Run = run
 	if d.Task.Source == "" {
-		if source, err := w.reference(ctx, run); err == nil {
+		if source, err := r.reference(ctx, run); err == nil {
 			d.Task.Source = source
 		}
 	}
@@ -131,8 +131,8 @@ func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 // write writes results for the file that a run is about and for every other
 // one with the same content. A file that has changed since is left to the run
 // of its new content.
-func (w *Runner) write(ctx context.Context, run kernelwright.Run, d report.Data) (Written, error) {
-	files, err := w.Store.Files(ctx)
+func (r *Runner) write(ctx context.Context, run kernelwright.Run, d report.Data) (Written, error) {
+	files, err := r.Store.Files(ctx)
 	if err != nil {
 		return Written{}, err
 	}
@@ -141,7 +141,7 @@ func (w *Runner) write(ctx context.Context, run kernelwright.Run, d report.Data)
 	for _, f := range files {
 		switch {
 		case f.Path == run.Path:
-			if w.Share && f.RunID != 0 && f.RunID != run.ID {
+			if r.Share && f.RunID != 0 && f.RunID != run.ID {
 				paths[0], kept = "", inTheHistory(run, f, d.Task.Source)
 			}
 		case f.RunID == run.ID:
@@ -151,7 +151,7 @@ func (w *Runner) write(ctx context.Context, run kernelwright.Run, d report.Data)
 	var first Written
 	var errs []error
 	for i, path := range standing(paths) {
-		written, err := w.deliver(ctx, path, d)
+		written, err := r.deliver(ctx, path, d)
 		errs = append(errs, err)
 		if i == 0 {
 			first = written
@@ -176,14 +176,14 @@ func inTheHistory(run kernelwright.Run, now store.File, source string) string {
 // deliver writes the results of a run for one file, or notes that they are
 // owed: they are written when the file is next found, by a later start or in a
 // folder that came back.
-func (w *Runner) deliver(ctx context.Context, path string, d report.Data) (Written, error) {
-	if w.RecordOnly {
+func (r *Runner) deliver(ctx context.Context, path string, d report.Data) (Written, error) {
+	if r.RecordOnly {
 		return Written{}, nil
 	}
-	written, err := w.Results.Write(path, d)
-	note := w.Store.Settle(ctx, path)
-	if err != nil && w.Share { // nobody else comes back to a file
-		note = w.Store.Owe(ctx, path, d.Run.ID)
+	written, err := r.Results.Write(path, d)
+	note := r.Store.Settle(ctx, path)
+	if err != nil && r.Share { // nobody else comes back to a file
+		note = r.Store.Owe(ctx, path, d.Run.ID)
 	}
 	return written, errors.Join(err, note)
 }

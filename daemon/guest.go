@@ -24,21 +24,21 @@ type Guest struct {
 
 // Host returns the open run of Request.Guest on the task, as Find does, or begins
 // one. Resumed says that it was there.
-func (w *Runner) Host(ctx context.Context, q Request) (g *Guest, resumed bool, err error) {
+func (r *Runner) Host(ctx context.Context, q Request) (g *Guest, resumed bool, err error) {
 	for {
-		g, err := w.Find(ctx, q)
+		g, err := r.Find(ctx, q)
 		if !errors.Is(err, store.ErrNotFound) {
 			return g, true, err
 		}
-		fresh, err := w.guestRun(ctx, q)
+		fresh, err := r.guestRun(ctx, q)
 		if err != nil {
 			return nil, false, err
 		}
-		run, err := w.begin(ctx, fresh, q)
+		run, err := r.begin(ctx, fresh, q)
 		if err != nil {
 			return nil, false, err
 		}
-		if g, err = w.join(ctx, run.ID, q); g != nil || err != nil {
+		if g, err = r.join(ctx, run.ID, q); g != nil || err != nil {
 			return g, false, err
 		}
 		// Another process found it between these two steps.
@@ -50,12 +50,12 @@ func (w *Runner) Host(ctx context.Context, q Request) (g *Guest, resumed bool, e
 // it lies: a request without a path goes on with a run that has one, and one with a
 // path gives it to a run that has none. Runs that another process works on, or that
 // were begun with other versions, are left as they are.
-func (w *Runner) Find(ctx context.Context, q Request) (*Guest, error) {
-	fresh, err := w.guestRun(ctx, q)
+func (r *Runner) Find(ctx context.Context, q Request) (*Guest, error) {
+	fresh, err := r.guestRun(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	open, err := w.Store.Runs(ctx, store.RunFilter{Task: fresh.Task, DeviceKey: fresh.DeviceKey, Status: kernelwright.RunRunning})
+	open, err := r.Store.Runs(ctx, store.RunFilter{Task: fresh.Task, DeviceKey: fresh.DeviceKey, Status: kernelwright.RunRunning})
 	if err != nil {
 		return nil, err
 	}
@@ -63,17 +63,17 @@ func (w *Runner) Find(ctx context.Context, q Request) (*Guest, error) {
 		if !sameRequest(old, fresh) || q.Path != "" && old.Path != "" && q.Path != old.Path {
 			continue
 		}
-		if source, err := w.reference(ctx, old); err != nil || source != q.Source {
+		if source, err := r.reference(ctx, old); err != nil || source != q.Source {
 			continue
 		}
-		rounds, err := w.Store.Rounds(ctx, old.ID)
+		rounds, err := r.Store.Rounds(ctx, old.ID)
 		if err != nil {
 			return nil, err
 		}
-		if !w.current(rounds) {
+		if !r.current(rounds) {
 			continue
 		}
-		if g, err := w.join(ctx, old.ID, q); g != nil || err != nil {
+		if g, err := r.join(ctx, old.ID, q); g != nil || err != nil {
 			return g, err
 		}
 	}
@@ -82,33 +82,33 @@ func (w *Runner) Find(ctx context.Context, q Request) (*Guest, error) {
 
 // guestRun is the record of a request that can be found again from its first
 // moment on.
-func (w *Runner) guestRun(ctx context.Context, q Request) (kernelwright.Run, error) {
-	run := w.newRun(q)
-	task, err := w.Evaluator.Inspect(ctx, q.Name, q.Source)
+func (r *Runner) guestRun(ctx context.Context, q Request) (kernelwright.Run, error) {
+	run := r.newRun(q)
+	task, err := r.Evaluator.Inspect(ctx, q.Name, q.Source)
 	if err != nil {
 		return run, err
 	}
-	device := w.Evaluator.Device()
+	device := r.Evaluator.Device()
 	run.Task, run.Device, run.DeviceKey = task.Fingerprint, device.String(), device.Key
 	return run, nil
 }
 
 // join takes an open run, unless another process has it or it has ended.
-func (w *Runner) join(ctx context.Context, id int64, q Request) (_ *Guest, err error) {
-	lock, err := HoldGuest(w.folder(), id, w.clock().Now())
+func (r *Runner) join(ctx context.Context, id int64, q Request) (_ *Guest, err error) {
+	lock, err := HoldGuest(r.folder(), id, r.clock().Now())
 	if errors.As(err, new(*HeldError)) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	g := &Guest{runner: w, lock: lock}
+	g := &Guest{runner: r, lock: lock}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, lock.Release())
 		}
 	}()
-	run, err := w.Store.Run(ctx, id)
+	run, err := r.Store.Run(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -119,16 +119,16 @@ func (w *Runner) join(ctx context.Context, id int64, q Request) (_ *Guest, err e
 	if run.Path == "" && q.Path != "" {
 		run.Path, run.TaskName = q.Path, q.Name
 	}
-	source, err := w.reference(ctx, run)
+	source, err := r.reference(ctx, run)
 	if err != nil {
 		return nil, err
 	}
-	if g.subject, err = w.prepare(ctx, run, source); err != nil {
+	if g.subject, err = r.prepare(ctx, run, source); err != nil {
 		return nil, err
 	}
 	g.rounds = &forge.Rounds{Parts: forge.Parts{
-		Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: g.device, Settings: g.settings, Lessons: g.lessons,
-		Now: w.clock().Now, Observe: w.Observe,
+		Judge: r.Judge, Evaluator: r.Evaluator, Recorder: r.Store, Device: g.device, Settings: g.settings, Lessons: g.lessons,
+		Now: r.clock().Now, Observe: r.Observe,
 	}}
 	return g, nil
 }
@@ -187,4 +187,4 @@ func (g *Guest) leave() error {
 }
 
 // folder is the data folder.
-func (w *Runner) folder() string { return filepath.Dir(w.Store.Path()) }
+func (r *Runner) folder() string { return filepath.Dir(r.Store.Path()) }

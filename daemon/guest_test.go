@@ -18,9 +18,9 @@ func guestRequest(source, path string) Request {
 	return Request{Name: "a", Path: path, Source: source, Guest: "mcp:one", Settings: forge.OutsideSettings()}
 }
 
-func mustHost(t *testing.T, w *Runner, q Request) (*Guest, bool) {
+func mustHost(t *testing.T, r *Runner, q Request) (*Guest, bool) {
 	t.Helper()
-	g, resumed, err := w.Host(t.Context(), q)
+	g, resumed, err := r.Host(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,26 +12,26 @@ import (
 // Runner's, as a run of its own with the kernel as its one candidate. One that
 // was stopped goes on. What comes of it is in the run's rounds; errors are those
 // of Run.
-func (w *Runner) Recheck(ctx context.Context, k store.Kept) (Done, error) {
-	kernel, err := w.Store.Round(ctx, k.RunID, k.Index)
+func (r *Runner) Recheck(ctx context.Context, k store.Kept) (Done, error) {
+	kernel, err := r.Store.Round(ctx, k.RunID, k.Index)
 	if err != nil {
 		return Done{}, err
 	}
-	task, err := w.Store.RunTask(ctx, k.RunID)
+	task, err := r.Store.RunTask(ctx, k.RunID)
 	if err != nil {
 		return Done{}, err
 	}
-	of, err := w.Store.Run(ctx, k.RunID)
+	of, err := r.Store.Run(ctx, k.RunID)
 	if err != nil {
 		return Done{}, err
 	}
-	by := *w
+	by := *r
 	by.Coder, by.RecordOnly, by.Lessons, by.Share = forge.Given{Candidate: kernel.Candidate}, true, false, false
 	q := Request{Path: of.Path, Name: of.TaskName, Source: task.Source, Strategy: forge.RecheckStrategy, Settings: forge.Settings{Rounds: 1, JudgeMode: forge.JudgeNone}}
 	fresh := by.newRun(q)
-	device := w.Evaluator.Device()
+	device := r.Evaluator.Device()
 	fresh.Task, fresh.Device, fresh.DeviceKey = task.Fingerprint, device.String(), device.Key
-	open, err := w.Store.Runs(ctx, store.RunFilter{Task: fresh.Task, DeviceKey: fresh.DeviceKey, Status: kernelwright.RunRunning})
+	open, err := r.Store.Runs(ctx, store.RunFilter{Task: fresh.Task, DeviceKey: fresh.DeviceKey, Status: kernelwright.RunRunning})
 	if err != nil {
 		return Done{}, err
 	}
@@ -39,12 +39,12 @@ func (w *Runner) Recheck(ctx context.Context, k store.Kept) (Done, error) {
 		if !sameRequest(old, fresh) {
 			continue
 		}
-		rounds, err := w.Store.Rounds(ctx, old.ID)
+		rounds, err := r.Store.Rounds(ctx, old.ID)
 		if err != nil {
 			return Done{}, err
 		}
-		source, err := w.reference(ctx, old)
-		if err != nil || source != q.Source || !w.current(rounds) {
+		source, err := r.reference(ctx, old)
+		if err != nil || source != q.Source || !r.current(rounds) {
 			continue
 		}
 		if len(rounds) == 0 || rounds[0].Candidate.Source == kernel.Candidate.Source {

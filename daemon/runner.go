@@ -116,21 +116,21 @@ type Runner struct {
 // error is then ErrStopped. A *RefusedError says that the run waits in the queue
 // for a model. Any other error is infrastructure; job is nil for a run that is not
 // of the queue.
-func (w *Runner) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
-	hard, release := w.grace(ctx)
+func (r *Runner) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
+	hard, release := r.grace(ctx)
 	defer release()
 	// What is recorded at the end of a run is recorded whatever was asked for.
 	record := context.WithoutCancel(ctx)
 	waited := run.Reason != ""
 	run.Reason, run.Hint = "", "" // what it waited for is there
 	if waited && job == nil {
-		if err := w.Store.UpdateRun(record, run); err != nil {
+		if err := r.Store.UpdateRun(record, run); err != nil {
 			return Done{Data: report.Data{Run: run}}, err
 		}
 	}
-	run, out, err := w.work(hard, ctx.Done(), run, job)
+	run, out, err := r.work(hard, ctx.Done(), run, job)
 	done := Done{Data: report.Data{Run: run}}
-	if bad := w.Store.Usable(); bad != nil { // nothing that is written now is kept
+	if bad := r.Store.Usable(); bad != nil { // nothing that is written now is kept
 		return done, bad
 	}
 	d := concluded(out)
@@ -141,24 +141,24 @@ func (w *Runner) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	case toLeave:
 		return done, d.err
 	case toRepeat:
-		return w.repeat(record, run, *job, err)
+		return r.repeat(record, run, *job, err)
 	case toPutBack:
-		return done, w.putBack(record, job)
+		return done, r.putBack(record, job)
 	case toStop:
-		return w.stopped(record, run, d)
+		return r.stopped(record, run, d)
 	case toHold:
-		if err := w.Store.Hold(record, *job, d.reason, d.hint); err != nil {
+		if err := r.Store.Hold(record, *job, d.reason, d.hint); err != nil {
 			return done, errors.Join(d.err, err)
 		}
 		return done, d.err
 	case toRetry:
-		if waits, err := w.retry(ctx, hard, run, *job, d.err); waits {
+		if waits, err := r.retry(ctx, hard, run, *job, d.err); waits {
 			return done, err
 		}
 	case toFinish:
 	}
 	run.Status, run.Stop, run.Reason, run.Hint, run.Detail = d.status, cmp.Or(d.stop, run.Stop), d.reason, d.hint, cmp.Or(d.detail, run.Detail)
-	done, err = w.end(record, run, cmp.Or(d.results, run.ID), job, w.write)
+	done, err = r.end(record, run, cmp.Or(d.results, run.ID), job, r.write)
 	if d.err != nil {
 		err = errors.Join(d.err, err)
 	}
@@ -166,17 +166,17 @@ func (w *Runner) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 }
 
 // work inspects the reference of a run and runs its rounds.
-func (w *Runner) work(ctx context.Context, halt <-chan struct{}, run kernelwright.Run, job *store.Job) (kernelwright.Run, forge.Outcome, error) {
+func (r *Runner) work(ctx context.Context, halt <-chan struct{}, run kernelwright.Run, job *store.Job) (kernelwright.Run, forge.Outcome, error) {
 	if job != nil && job.Attempts > maxDeaths {
 		return run, forge.Outcome{}, fmt.Errorf("the process that worked on it died %d times in a row without recording a round", job.Attempts-1)
 	}
-	return w.optimise(ctx, halt, run)
+	return r.optimise(ctx, halt, run)
 }
 
 // putBack returns a queued run to its place. The error is ErrStopped, or the record's.
-func (w *Runner) putBack(ctx context.Context, job *store.Job) error {
+func (r *Runner) putBack(ctx context.Context, job *store.Job) error {
 	if job != nil {
-		if err := w.Store.Return(ctx, *job); err != nil {
+		if err := r.Store.Return(ctx, *job); err != nil {
 			return err
 		}
 	}
@@ -185,12 +185,12 @@ func (w *Runner) putBack(ctx context.Context, job *store.Job) error {
 
 // repeat has another run do anew what one cannot go on with. The error is errRepeated, or
 // the record's.
-func (w *Runner) repeat(ctx context.Context, run kernelwright.Run, job store.Job, why error) (Done, error) {
-	run.Status, run.FinishedMS = kernelwright.RunFailed, w.clock().Now().UnixMilli()
-	again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed, Strategy: run.Strategy})
+func (r *Runner) repeat(ctx context.Context, run kernelwright.Run, job store.Job, why error) (Done, error) {
+	run.Status, run.FinishedMS = kernelwright.RunFailed, r.clock().Now().UnixMilli()
+	again := r.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed, Strategy: run.Strategy})
 	again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
 	var reason string
-	if _, err := w.Store.Repeat(ctx, job, run, again, func(by int64) string {
+	if _, err := r.Store.Repeat(ctx, job, run, again, func(by int64) string {
 		if reason = fmt.Sprintf("%v: run %d does it anew", why, by); by == 0 {
 			reason = fmt.Sprintf("%v, and the file holds something else by now", why)
 		}
@@ -198,60 +198,60 @@ func (w *Runner) repeat(ctx context.Context, run kernelwright.Run, job store.Job
 	}); err != nil {
 		return Done{}, errors.Join(why, err)
 	}
-	w.log().Warn("a run cannot go on", "run", run.ID, "task", run.TaskName, "reason", reason)
+	r.log().Warn("a run cannot go on", "run", run.ID, "task", run.TaskName, "reason", reason)
 	return Done{Data: report.Data{Run: run}}, errRepeated
 }
 
 // retry puts a run that failed into the queue for another attempt: at once where its
 // device is ill, after a pause else. It reports false where it was tried often enough.
 // The error is what Run returns.
-func (w *Runner) retry(ctx, hard context.Context, run kernelwright.Run, job store.Job, why error) (waits bool, err error) {
+func (r *Runner) retry(ctx, hard context.Context, run kernelwright.Run, job store.Job, why error) (waits bool, err error) {
 	record := context.WithoutCancel(ctx)
-	attempts, err := w.Store.Attempts(record, job)
+	attempts, err := r.Store.Attempts(record, job)
 	if err != nil {
 		return true, errors.Join(why, err)
 	}
-	if attempts >= w.attempts() {
+	if attempts >= r.attempts() {
 		return false, nil
 	}
-	ill := w.ill(hard, why)
+	ill := r.ill(hard, why)
 	switch {
 	case ctx.Err() != nil: // while the device was looked at
-		if err := w.Store.Return(record, job); err != nil {
+		if err := r.Store.Return(record, job); err != nil {
 			return true, errors.Join(why, err)
 		}
 		return true, ErrStopped
 	case ill != nil: // the attempt counts: it may be the run's doing
-		if err := w.Store.Retry(record, job, 0); err != nil {
+		if err := r.Store.Retry(record, job, 0); err != nil {
 			return true, errors.Join(why, err)
 		}
 		return true, ill
 	}
 	pause := retryAfter << min(max(attempts-1, 0), 6)
-	if err := w.Store.Retry(record, job, pause); err != nil {
+	if err := r.Store.Retry(record, job, pause); err != nil {
 		return true, errors.Join(why, err)
 	}
-	w.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", why)
+	r.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", why)
 	return true, why
 }
 
 // ill looks at the device after an error where others could take its place.
 // Nil: it is well, or nobody else could do better.
-func (w *Runner) ill(ctx context.Context, met error) *IllError {
+func (r *Runner) ill(ctx context.Context, met error) *IllError {
 	var infra *kernelwright.InfrastructureError
-	if w.Others == nil || !w.Others() || !errors.As(met, &infra) {
+	if r.Others == nil || !r.Others() || !errors.As(met, &infra) {
 		return nil
 	}
-	found := w.Evaluator.Check(ctx)
+	found := r.Evaluator.Check(ctx)
 	if found == nil || ctx.Err() != nil {
 		return nil //nolint:nilerr // it is well, or nobody waits for an answer
 	}
-	device := w.Evaluator.Device()
+	device := r.Evaluator.Device()
 	return &IllError{device.String(), met, found}
 }
 
 // grace returns a context that outlives a request to stop by Grace.
-func (w *Runner) grace(ctx context.Context) (context.Context, func()) {
+func (r *Runner) grace(ctx context.Context) (context.Context, func()) {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	over := make(chan struct{})
 	ended := make(chan struct{})
@@ -262,13 +262,13 @@ func (w *Runner) grace(ctx context.Context) (context.Context, func()) {
 			return
 		case <-ctx.Done():
 		}
-		grace := w.Grace
+		grace := r.Grace
 		if grace == 0 {
 			grace = DefaultGrace
 		}
 		select {
 		case <-over:
-		case <-w.clock().After(grace):
+		case <-r.clock().After(grace):
 			cancel()
 		}
 	}()
@@ -279,23 +279,23 @@ func (w *Runner) grace(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-func (w *Runner) attempts() int {
-	if w.Attempts == 0 {
+func (r *Runner) attempts() int {
+	if r.Attempts == 0 {
 		return DefaultAttempts
 	}
-	return w.Attempts
+	return r.Attempts
 }
 
-func (w *Runner) clock() Clock {
-	if w.Clock == nil {
+func (r *Runner) clock() Clock {
+	if r.Clock == nil {
 		return System{}
 	}
-	return w.Clock
+	return r.Clock
 }
 
-func (w *Runner) log() *slog.Logger {
-	if w.Log == nil {
+func (r *Runner) log() *slog.Logger {
+	if r.Log == nil {
 		return slog.New(slog.DiscardHandler)
 	}
-	return w.Log
+	return r.Log
 }
