@@ -151,6 +151,9 @@ func (c trainRunCmd) settings(ctx context.Context, r *room) (pipeline.Settings, 
 	if s.Small && s.Base != "" {
 		s.Recipe = s.Recipe.ForModel()
 	}
+	if strings.HasPrefix(s.Base, pipeline.PolicyPrefix) { // it has been taught
+		delete(s.Recipe.Tasks, store.TaughtSplit)
+	}
 	return s, ctx.Err()
 }
 
@@ -176,6 +179,7 @@ func (r *room) recipe(small bool) pipeline.Recipe {
 	p := pipeline.Default()
 	p.LowMS, p.HighMS = milliseconds(t.EagerMin), milliseconds(t.EagerMax)
 	p.Tasks[store.TrainSplit] = t.Tasks
+	p.Tasks[store.TaughtSplit] = max(0, t.Pairs/teach.DefaultEach-t.Tasks)
 	p.Pairs, p.WarmupSteps, p.AgenticSteps, p.TasksPerStep, p.SamplesPerTask = t.Pairs, t.WarmupSteps, t.AgenticSteps, t.TasksPerStep, t.SamplesPerTask
 	p.Rounds, p.AnswerTokens, p.Lora, p.Processes = t.Rounds, t.AnswerTokens, t.LoraRank, t.Processes
 	return p

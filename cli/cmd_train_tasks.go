@@ -44,6 +44,7 @@ const (
 type trainTasksMakeCmd struct {
 	Set          string `help:"The set's name." default:"default" placeholder:"NAME"`
 	Train        int    `help:"Tasks to train on (256)." placeholder:"N"`
+	Taught       int    `help:"Tasks to learn the built-in Coder's candidates of; nothing is timed on them (0)." placeholder:"N"`
 	Val          int    `help:"Tasks to watch training with (32)." placeholder:"N"`
 	Compositions int    `help:"Held-out tasks whose compositions are never trained on (32)." placeholder:"N"`
 	Kinds        int    `help:"Held-out tasks of operator kinds that are never trained on (32)." placeholder:"N"`
@@ -146,7 +147,8 @@ func (r *room) protected() ([]tasks.Protected, error) {
 }
 
 // taskMaker opens the devices that tasks are measured on, and returns what decides on
-// tasks there. Eager is judged as a candidate, so no code of its own is asked for.
+// tasks there. Eager is judged as a candidate, so no code of its own is asked for, and it
+// is timed as a baseline alone.
 func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Evaluator, error) {
 	protected, err := r.protected()
 	if err != nil {
@@ -164,7 +166,11 @@ func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Eva
 		Progress: func(p tasks.Progress) { sayTasks(show, p) },
 	}
 	for _, e := range es {
-		maker.Hardware = append(maker.Hardware, bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
+		var h hardware = hwfeedback.Untimed{Evaluator: e, Baselines: true}
+		if o.Profile != "" && e.Device().Kind != kernelwright.CPUDevice {
+			h = e // eager's profile comes with the times of a candidate
+		}
+		maker.Hardware = append(maker.Hardware, bounded{h, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
 	}
 	return maker, es, nil
 }
@@ -207,7 +213,7 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 		DTypes:  map[string]float64{"float32": 1},
 		Machine: tasks.Machine{BytesS: ceilings.MemoryGBs * 1e9, OperationsS: ceilings.FP32GFLOPs * 1e9, CallMS: 0.005},
 		Wanted: map[store.Split]int{
-			store.TrainSplit: cmp.Or(c.Train, train), store.ValSplit: cmp.Or(c.Val, val), store.CompositionsSplit: cmp.Or(c.Compositions, held), store.KindsSplit: cmp.Or(c.Kinds, held),
+			store.TrainSplit: cmp.Or(c.Train, train), store.ValSplit: cmp.Or(c.Val, val), store.CompositionsSplit: cmp.Or(c.Compositions, held), store.KindsSplit: cmp.Or(c.Kinds, held), store.TaughtSplit: c.Taught,
 		},
 		Catalogue: catalogue.Version(), Writer: r.writer(),
 	}

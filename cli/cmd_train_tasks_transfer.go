@@ -13,7 +13,7 @@ import (
 type trainTasksImportCmd struct {
 	Paths []string `arg:"" name:"path" help:"Reference files, folders of them, *.jsonl or *.parquet with a column code." type:"path" predictor:"file"`
 	Set   string   `help:"The set they come to." default:"imported" placeholder:"NAME"`
-	Split string   `help:"What they are for: train, val, compositions or kinds; the last two are held out." default:"train" enum:"train,val,compositions,kinds" placeholder:"SPLIT"`
+	Split string   `help:"What they are for: train, taught, val, compositions or kinds; the last two are held out." default:"train" enum:"train,taught,val,compositions,kinds" placeholder:"SPLIT"`
 	deviceFlags
 }
 
@@ -86,7 +86,7 @@ func (c trainTasksImportCmd) Run(a *app) (err error) {
 type trainTasksExportCmd struct {
 	Set   string `arg:"" help:"The set."`
 	Out   string `help:"A folder, or a file that ends in .jsonl or .parquet." required:"" type:"path" placeholder:"PATH" predictor:"file"`
-	Split string `help:"Which tasks: train, val, compositions or kinds; the last two are held out." default:"train" enum:"train,val,compositions,kinds" placeholder:"SPLIT"`
+	Split string `help:"Which tasks: train, taught, val, compositions or kinds; the last two are held out." default:"train" enum:"train,taught,val,compositions,kinds" placeholder:"SPLIT"`
 }
 
 // Help is shown below the flags.

@@ -52,14 +52,18 @@ func (p Profiling) Evaluate(ctx context.Context, task kernelwright.Task, cand ke
 // times nothing: a correct verdict has no time and no speedup, and lacks what is seen
 // of a candidate while it is timed. A timed verdict that is remembered serves, and no
 // untimed one serves who wants times. It has no resources of its own.
-type Untimed struct{ *Evaluator }
+type Untimed struct {
+	*Evaluator
+	// Baselines has the baselines of a correct candidate timed, and them alone.
+	Baselines bool
+}
 
 // Evaluate is Evaluator.Evaluate without timing. The level is Quick.
 func (u Untimed) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
 	if err := u.allows(level); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	return u.evaluate(ctx, task, cand, batch{untimed: true}, level)
+	return u.evaluate(ctx, task, cand, batch{untimed: true, baselines: u.Baselines}, level)
 }
 
 // EvaluateBatch is Evaluator.EvaluateBatch without timing. The level is Quick.
@@ -67,7 +71,7 @@ func (u Untimed) EvaluateBatch(ctx context.Context, task kernelwright.Task, cand
 	if err := u.allows(level); err != nil {
 		return err
 	}
-	return u.evaluateBatch(ctx, task, cands, batch{untimed: true}, level, yield)
+	return u.evaluateBatch(ctx, task, cands, batch{untimed: true, baselines: u.Baselines}, level, yield)
 }
 
 func (u Untimed) allows(level kernelwright.Level) error {
@@ -127,8 +131,9 @@ type batch struct {
 
 	profile string // that a correct one gets at quick, on a GPU
 
-	explains bool // policy asks for nothing, and the verdict counts nowhere
-	untimed  bool // it is verified alone
+	explains  bool // policy asks for nothing, and the verdict counts nowhere
+	untimed   bool // it is verified alone
+	baselines bool // are timed where it is not
 }
 
 // upcomingBytes bounds what a request says of the candidates that come next,
@@ -156,7 +161,7 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains, untimed: of.untimed}, level)
+	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains, untimed: of.untimed, baselines: of.baselines}, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -276,7 +281,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		}
 	}
 	if of.untimed {
-		if v, found := e.recallVerdict(ctx, untimedKey(key), ""); found {
+		if v, found := e.recallVerdict(ctx, untimedKey(key, of.baselines), ""); found {
 			return v, nil
 		}
 	}
@@ -296,7 +301,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if keeps(v) && !of.explains { // under the ceilings that it rests on, which may have been measured for it
 		key = e.verdictKey(task, asked, level, named)
 		if of.untimed && v.Status.OK() { // what is not right is not timed anyway
-			key = untimedKey(key)
+			key = untimedKey(key, of.baselines)
 		}
 		e.remember(ctx, cacheVerdict, profiledKey(key, profile), v)
 	}
@@ -333,8 +338,13 @@ func profiledKey(key, profile string) string {
 	return joinKey(key, "profile="+profile)
 }
 
-// untimedKey is the key of a verdict that has no times.
-func untimedKey(key string) string { return joinKey(key, "untimed") }
+// untimedKey is the key of a verdict that has no times of the candidate.
+func untimedKey(key string, baselines bool) string {
+	if baselines {
+		return joinKey(key, "untimed with baselines")
+	}
+	return joinKey(key, "untimed")
+}
 
 // keeps says which verdicts are cached: those that the same machine would
 // reach again. A candidate that ran out of time may have met a busy machine, as
@@ -440,8 +450,13 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 		deadline = certifyTimeout
 	}
 	body, keep := e.evaluation(ctx, task, level, baselines, named)
+	if of.untimed && !of.baselines && nothing(body.Known.Calibration) {
+		// Compiling takes longer than all else, and is for who is timed.
+		body, keep = e.evaluation(ctx, task, level, nil, named)
+		body.WantBaselines, body.Uncompiled = baselines, true
+	}
 	body.Candidate, body.Batch, body.Upcoming = candidateBody{cand.Source, cand.Language}, of.name, upcoming(of.next)
-	body.Explain = of.explains
+	body.Explain, body.TimeBaselines = of.explains, of.baselines
 	if of.untimed {
 		body.Time = new(bool)
 	}

@@ -84,8 +84,10 @@ type evaluateBody struct {
 	Known         learned                      `json:"known"`
 	WantBaselines []string                     `json:"want_baselines"`
 	Named         []kernelwright.NamedBaseline `json:"named,omitempty"`
-	Profile       string                       `json:"profile,omitempty"` // SelectedProfile, FullProfile; empty: none
-	Time          *bool                        `json:"time,omitempty"`    // false: it is verified and not timed
+	Profile       string                       `json:"profile,omitempty"`        // SelectedProfile, FullProfile; empty: none
+	Time          *bool                        `json:"time,omitempty"`           // false: it is verified and not timed
+	Uncompiled    bool                         `json:"uncompiled,omitempty"`     // torch.compile has no say in what is right
+	TimeBaselines bool                         `json:"time_baselines,omitempty"` // of one that is not timed
 }
 
 // learned is what an evaluation finds out about its task, for the next one;

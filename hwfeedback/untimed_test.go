@@ -10,7 +10,7 @@ import (
 // serves both. What is wrong is wrong for both.
 func TestUntimedVerdicts(t *testing.T) {
 	b := newBench(t)
-	u := Untimed{b.Evaluator}
+	u := Untimed{Evaluator: b.Evaluator}
 	untimed := func(source string) kernelwright.Verdict {
 		t.Helper()
 		v, err := u.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: source}, kernelwright.Quick)
@@ -35,9 +35,16 @@ func TestUntimedVerdicts(t *testing.T) {
 	if v := b.evaluate("crash", kernelwright.Quick); !v.Cached {
 		t.Error("what crashed was judged twice")
 	}
+	admitted, err := Untimed{b.Evaluator, true}.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "good fast # admitted"}, kernelwright.Quick)
+	if err != nil || admitted.Speedup != nil || admitted.Baselines["eager"] != 2 {
+		t.Errorf("baselines alone: %+v, %v", admitted, err)
+	}
+	if v := untimed("good fast # admitted"); v.Cached {
+		t.Error("what was asked for with baselines serves who wants none")
+	}
 	var got []kernelwright.Verdict
 	cands := []kernelwright.Candidate{{Source: "good fast # 1"}, {Source: "good fast # 2"}}
-	err := u.EvaluateBatch(t.Context(), aTask, cands, kernelwright.Quick, func(_ int, v kernelwright.Verdict) error {
+	err = u.EvaluateBatch(t.Context(), aTask, cands, kernelwright.Quick, func(_ int, v kernelwright.Verdict) error {
 		got = append(got, v)
 		return nil
 	})

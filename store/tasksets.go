@@ -11,19 +11,25 @@ import (
 // Split says what a task of a set is for.
 type Split string
 
-// The splits. Tasks of the last two are held out: nothing is trained on them.
+// The splits. Tasks of compositions and kinds are held out: nothing is trained on them.
 const (
 	TrainSplit        Split = "train"
 	ValSplit          Split = "val"
 	CompositionsSplit Split = "compositions" // known operator kinds in compositions never seen
 	KindsSplit        Split = "kinds"        // operator kinds never trained on
+	// TaughtSplit is of tasks that a policy begins with what the built-in Coder writes for:
+	// no reward is given for them, so nothing is timed.
+	TaughtSplit Split = "taught"
 )
 
 // Splits are all of them, in the order in which they are told.
-var Splits = []Split{TrainSplit, ValSplit, CompositionsSplit, KindsSplit}
+var Splits = []Split{TrainSplit, ValSplit, CompositionsSplit, KindsSplit, TaughtSplit}
 
 // HeldOut reports whether tasks of the split are never trained on.
 func (s Split) HeldOut() bool { return s == CompositionsSplit || s == KindsSplit }
+
+// Trained reports whether a policy learns from tasks of the split.
+func (s Split) Trained() bool { return s == TrainSplit || s == TaughtSplit }
 
 // TaskSet is a set of tasks. Settings are JSON, of package tasks.
 type TaskSet struct {

@@ -75,7 +75,7 @@ func badPolicy(err error) error {
 
 // pairs writes what is learned from, and returns how many there are.
 func (w *work) pairs(ctx context.Context, out *Outputs) (int, error) {
-	_, train, err := w.tasks(ctx, "tasks.jsonl", store.TrainSplit)
+	_, taken, err := w.tasks(ctx, "tasks.jsonl", store.TaughtSplit, store.TrainSplit)
 	if err != nil {
 		return 0, err
 	}
@@ -89,14 +89,14 @@ func (w *work) pairs(ctx context.Context, out *Outputs) (int, error) {
 		return 0, err
 	}
 	r := w.recipe()
-	s := teach.Settings{Seed: w.seed(), Each: max(1, (r.Pairs+len(train)-1)/max(1, len(train))), MaxBytes: r.AnswerBytes, Request: r.request(1)}
-	taught, err := teach.Pairs(ctx, s, train, o)
+	s := teach.Settings{Seed: w.seed(), Each: max(1, (r.Pairs+len(taken)-1)/max(1, len(taken))), MaxBytes: r.AnswerBytes, Request: r.request(1)}
+	taught, err := teach.Pairs(ctx, s, taken, o)
 	if err != nil {
 		return 0, fmt.Errorf("write pairs to learn from: %w", err)
 	}
 	w.asked = int64(taught.Verdicts)
 	if taught.Pairs == 0 {
-		return 0, &StageError{Status: store.StageBadInput, Reason: fmt.Sprintf("the built-in Coder wrote nothing right for any of %d tasks", len(train)), Hint: "make more tasks, or begin with a policy (--base policy:NAME)"}
+		return 0, &StageError{Status: store.StageBadInput, Reason: fmt.Sprintf("the built-in Coder wrote nothing right for any of %d tasks", len(taken)), Hint: "make more tasks, or begin with a policy (--base policy:NAME)"}
 	}
 	out.Counts = map[string]float64{"pairs": float64(taught.Pairs), "tasks_taught": float64(taught.Taught)}
 	return taught.Pairs, w.keep(&out.Pairs, o.Out)

@@ -88,7 +88,7 @@ type Recipe struct {
 // says what differs and why.
 func Default() Recipe {
 	return Recipe{
-		Tasks: map[store.Split]int{store.TrainSplit: 256, store.ValSplit: 0, store.CompositionsSplit: gate.DefaultSettings.Held(), store.KindsSplit: gate.DefaultSettings.Held()},
+		Tasks: map[store.Split]int{store.TrainSplit: 256, store.TaughtSplit: 16_000/teach.DefaultEach - 256, store.ValSplit: 0, store.CompositionsSplit: gate.DefaultSettings.Held(), store.KindsSplit: gate.DefaultSettings.Held()},
 		LowMS: 1, HighMS: 100,
 		Pairs: 16_000, Epochs: 2, Batch: 64, Parameters: 4_000_000, Vocabulary: 2048, Layers: 6, Context: 8192, PairsLR: 5e-4,
 		WarmupSteps: 150, AgenticSteps: 150, TasksPerStep: 128, SamplesPerTask: 8, AnswerTokens: 1024, ActorLR: 3e-6, CriticLR: 6e-6,
@@ -106,9 +106,9 @@ var smallKinds = []string{"abs", "exp", "gelu", "hardswish", "neg", "relu", "sig
 // as large as a table needs that says anything.
 func Small() Recipe {
 	return Recipe{
-		Tasks: map[store.Split]int{store.TrainSplit: 16, store.ValSplit: 0, store.CompositionsSplit: gate.SmallSettings.Held(), store.KindsSplit: gate.SmallSettings.Held()},
-		LowMS: 0.05, HighMS: 1, Kinds: smallKinds, Ranks: []int{2}, Shares: map[string]float64{"2": 75, "3": 25},
-		Pairs: 192, Epochs: 16, Batch: 6, Parameters: 800_000, Vocabulary: 2048, Layers: 3, Context: 4096, PairsLR: 3e-3,
+		Tasks: map[store.Split]int{store.TrainSplit: 16, store.TaughtSplit: 96, store.ValSplit: 0, store.CompositionsSplit: gate.SmallSettings.Held(), store.KindsSplit: gate.SmallSettings.Held()},
+		LowMS: 0.05, HighMS: 2, Kinds: smallKinds, Ranks: []int{2}, Shares: map[string]float64{"2": 75, "3": 25},
+		Pairs: 336, Epochs: 10, Batch: 6, Parameters: 800_000, Vocabulary: 2048, Layers: 3, Context: 4096, PairsLR: 3e-3,
 		WarmupSteps: 5, AgenticSteps: 3, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 640, AnswerBytes: 3600, ActorLR: 1e-4, CriticLR: 3e-4,
 		CollectSamples: 2, Rounds: 2, RFTEpochs: 2, RFTLR: 3e-4, CriticEpochs: 4,
 		HeldSamples: 1, HeldRounds: 1, Gate: gate.SmallSettings,

@@ -80,15 +80,19 @@ def texts_of(pairs: Sequence[Pair]) -> list[str]:
     return [t for p in pairs for t in (*(m["content"] for m in p.messages), p.answer)]
 
 
-def rows_of(pairs: Sequence[Pair], tokenizer: Any) -> list[Row]:
-    """Returns a row for each pair: the answer and the end-of-text token are what is learnt."""
+def rows_of(pairs: Sequence[Pair], tokenizer: Any, whole: bool = False) -> list[Row]:
+    """Returns a row for each pair: the answer and the end-of-text token are what is learnt; with
+    ``whole`` the prompt, too. A model from nothing learns by it to look back: names and sizes of a
+    prompt come in it several times.
+    """
     chat = Chat(tokenizer)
     rows = []
     for pair in pairs:
         prompt = chat.prompt(pair.messages)
         answer = [*chat.encode(pair.answer), tokenizer.eos_token_id]
-        n = len(answer)
-        rows.append(Row(prompt + answer, len(prompt), [1] * n, [0.0] * n, [0] * n))
+        begins = 1 if whole else len(prompt)
+        n = len(prompt) + len(answer) - begins
+        rows.append(Row(prompt + answer, begins, [1] * n, [0.0] * n, [0] * n))
     return rows
 
 
@@ -115,7 +119,8 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
         stage.world.any(False)  # wait until it is there
     tokenizer = policy.load_tokenizer(base)
     stage.tell("start", stage="bootstrap", pairs=len(pairs), base=str(base))
-    return supervised.train(rows_of(pairs, tokenizer), base, settings, stage)
+    rows = rows_of(pairs, tokenizer, whole=not settings.base)
+    return supervised.train(rows, base, settings, stage)
 
 
 if __name__ == "__main__":

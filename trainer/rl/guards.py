@@ -20,7 +20,8 @@ class Bounds:
     ``entropy`` in nats a token, ``length`` in tokens of the policy an episode, ``kl`` by k3 of one
     step. ``kl_skip``: an update that moved so far is the step's last, and not applied.
     ``norm_skip``: an update whose gradient norm is so many times the median of the last hundred is
-    not applied.
+    not applied, unless as many as ``patience`` before it were not: large is what is usual now, and
+    the norm is clipped anyway.
     """
 
     entropy_low: float = 0.001
@@ -39,6 +40,7 @@ class Guard:
 
     bounds: Bounds
     norms: dict[str, list[float]] = field(default_factory=dict)
+    spikes: dict[str, int] = field(default_factory=dict)  # in a row
     strikes: int = 0
 
     def spike(self, norm: float, name: str) -> bool:
@@ -51,7 +53,12 @@ class Guard:
         median = sorted(known)[len(known) // 2] if known else 0.0
         limit = self.bounds.norm_skip
         if limit > 0 and len(known) >= FEWEST and norm > limit * median > 0:
-            return True
+            row = self.spikes.get(name, 0) + 1
+            self.spikes[name] = row
+            if row <= max(self.bounds.patience, 1):
+                return True
+            known = []
+        self.spikes[name] = 0
         self.norms[name] = [*known, norm][-WINDOW:]
         return False
 
@@ -95,8 +102,9 @@ class Guard:
 
     def state(self) -> dict[str, Any]:
         """Returns what load takes, of JSON."""
-        return {"norms": self.norms, "strikes": self.strikes}
+        return {"norms": self.norms, "spikes": self.spikes, "strikes": self.strikes}
 
     def load(self, state: dict[str, Any]) -> None:
         """Goes on from a checkpoint."""
         self.norms, self.strikes = dict(state["norms"]), int(state["strikes"])
+        self.spikes = dict(state.get("spikes") or {})  # of a checkpoint before there were any

@@ -222,6 +222,10 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 	if d.reason = outside(t.EagerMS, s.LowMS/3, s.HighMS*1.5); d.reason != "" {
 		return d
 	}
+	d.task.inspected(t)
+	if d.plan.split == store.TaughtSplit {
+		return d
+	}
 	v, err := hw.Evaluate(ctx, t, candidate(d.source), kernelwright.Quick)
 	if d.left(ctx, err) {
 		return d
@@ -230,11 +234,7 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 		d.reason, d.why = "eager as a candidate is "+string(v.Status), v.Reason
 		return d
 	}
-	d.task.measured(t, v)
-	if len(d.task.Primitives) == 0 {
-		d.task.Primitives = t.Operators
-	}
-	d.task.Level = Level(max(1, len(d.task.Operators)), t.Operators)
+	d.task.measured(v)
 	if d.task.CompileMS == 0 {
 		d.reason = "does not run under torch.compile"
 		return d

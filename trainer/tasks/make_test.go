@@ -145,6 +145,40 @@ func (w *world) draws(t *testing.T, set store.TaskSet) string {
 	return b.String()
 }
 
+// What is taught is looked at and never timed; what is like a task of it is held out
+// nowhere, as with all that is trained on.
+func TestTaughtTasksAreNotTimed(t *testing.T) {
+	s := small()
+	s.Wanted = map[store.Split]int{store.TaughtSplit: 4, store.CompositionsSplit: 2}
+	w := newWorld(t, s, 1)
+	ok(t, w.maker.Make(t.Context(), w.set, s))
+	draws, err := w.store.TaskDraws(t.Context(), w.set.ID, true)
+	ok(t, err)
+	all, err := Decode(draws)
+	ok(t, err)
+	taught := 0
+	for _, got := range all {
+		timed := got.CompileMS > 0 && got.FloorMS > 0
+		switch {
+		case timed == (got.Split == store.TaughtSplit):
+			t.Errorf("task %d of %s: %+v", got.Index, got.Split, got)
+		case got.Fingerprint == "" || got.EagerMS <= 0 || got.Level == 0 || len(got.Primitives) == 0:
+			t.Errorf("task %d was not looked at: %+v", got.Index, got)
+		}
+		if got.Split == store.TaughtSplit {
+			taught++
+		}
+	}
+	if taught != 4 {
+		t.Errorf("%d taught tasks", taught)
+	}
+	var overlap *store.OverlapError
+	held := store.TaskDraw{Split: store.KindsSplit, Fingerprint: all[slices.IndexFunc(all, func(t Task) bool { return t.Split == store.TaughtSplit })].Fingerprint, Source: "x", Detail: []byte("{}")}
+	if err := w.store.SaveTaskDraw(t.Context(), w.begin(t, "two", s).ID, held); !errors.As(err, &overlap) {
+		t.Errorf("a taught task was held out: %v", err)
+	}
+}
+
 // A set that is stopped after any of its draws, and goes on, is the one that was
 // never stopped; with several devices, too.
 func TestAStoppedSetGoesOnToTheSameEnd(t *testing.T) {

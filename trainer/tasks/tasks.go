@@ -178,9 +178,17 @@ func bare(operator string) string {
 	return strings.TrimPrefix(name, "_")
 }
 
+// inspected takes over what is known of a reference.
+func (t *Task) inspected(of kernelwright.Task) {
+	t.Fingerprint, t.Inputs, t.EagerMS = of.Fingerprint, of.Inputs, of.EagerMS
+	if len(t.Primitives) == 0 {
+		t.Primitives = of.Operators
+	}
+	t.Level = Level(max(1, len(t.Operators)), of.Operators)
+}
+
 // measured takes over what the hardware says of a task.
-func (t *Task) measured(of kernelwright.Task, v kernelwright.Verdict) {
-	t.Fingerprint, t.Inputs = of.Fingerprint, of.Inputs
+func (t *Task) measured(v kernelwright.Verdict) {
 	t.Device, t.Versions = v.Device, v.Versions
 	t.EagerMS, t.CompileMS = v.Baselines["eager"], v.Baselines["compile"]
 	t.FloorMS, t.Bound = v.Floor.MS, v.Floor.Bound
@@ -219,7 +227,7 @@ func Decode(draws []store.TaskDraw) ([]Task, error) {
 		if err != nil {
 			return nil, err
 		}
-		if t.Split == store.TrainSplit {
+		if t.Split.Trained() {
 			for _, p := range t.Primitives {
 				trained[p] = true
 			}

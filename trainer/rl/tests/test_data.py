@@ -247,8 +247,11 @@ def test_spikes_are_passed_over() -> None:
     assert not guard.spike(9.0, "actor")
     assert not guard.spike(20.0, "critic")  # of which nothing is known
     again = Guard(guard.bounds)
+    assert guard.spike(20.0, "actor")
     again.load(json.loads(json.dumps(guard.state())))
-    assert again.spike(20.0, "actor")
+    assert again.spike(20.0, "actor") and again.spike(20.0, "actor")
+    # Else no update would be applied any more.
+    assert not again.spike(20.0, "actor") and not again.spike(21.0, "actor")
 
 
 @pytest.mark.parametrize(

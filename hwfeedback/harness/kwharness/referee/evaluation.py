@@ -1249,9 +1249,9 @@ class Evaluation:
     def _start_reference(
         self, calibration: Calibration | None, learned: dict[str, Any]
     ) -> ReferenceClient:
-        reference = self.reference(
-            compiles=calibration is None, timeout=COMPILE_S if calibration is None else LOAD_S
-        )
+        compiles = calibration is None and not self._uncompiled
+        timeout = COMPILE_S if calibration is None else LOAD_S
+        reference = self.reference(compiles=compiles, timeout=timeout)
         try:
             if calibration is None:
                 with self.costs.part("calibrate"):
@@ -1264,13 +1264,13 @@ class Evaluation:
                         # ends a context.
                         self.progress("verify", "calibrating again, with the whole batch")
                         reference.kill()
-                        reference = self.reference(compiles=True, timeout=COMPILE_S)
+                        reference = self.reference(compiles=compiles, timeout=COMPILE_S)
                         calibration = self._calibrate(reference, parts=False)
-                    if self.device.kind == "cuda" and not calibration.spent:
-                        self._leave("compile", reference)  # a CPU's are for so many threads
+                    if compiles and not calibration.spent:
+                        self._leave("compile", reference)
                     if calibration.spent:
                         reference.kill()
-                        reference = self.reference(compiles=True, timeout=COMPILE_S)
+                        reference = self.reference(compiles=compiles, timeout=COMPILE_S)
                 devices.tidy(self.device)
                 learned["calibration"] = calibration.to_json()
                 self.learn({"calibration": learned["calibration"]})
@@ -1281,9 +1281,19 @@ class Evaluation:
             raise
         return reference
 
+    @property
+    def _uncompiled(self) -> bool:
+        """Whether torch.compile has no say in what is right: a calibration is quicker, and serves
+        nobody who is timed.
+        """
+        return self.request.get("uncompiled") is True
+
     def _calibrate(self, reference: ReferenceClient, *, parts: bool = True) -> Calibration:
         return calibrate.calibrate(
-            reference, parts=parts, note=lambda note: self.progress("verify", note)
+            reference,
+            want_compile=not self._uncompiled,
+            parts=parts,
+            note=lambda note: self.progress("verify", note),
         )
 
     def _export(
@@ -1824,6 +1834,8 @@ class Evaluation:
         return self.request.get("time", True) is not False
 
     def _time(self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]) -> None:
+        if self.request.get("time_baselines"):
+            self._time_baselines(reference, v, learned)
         if not self._timed():
             return
         assert self.verification is not None
@@ -1885,6 +1897,20 @@ class Evaluation:
         self._fill(v, timed)
         if self.level == "certify":
             self._time_packing(reference, v)
+
+    def _time_baselines(
+        self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]
+    ) -> None:
+        """Times what candidates are held against, for a task that has none yet."""
+        self._quiet()
+        reference.set_state(self.state)
+        try:
+            records = (self._prepared or self._timing(reference)).records
+        finally:
+            self._let_go(reference)
+        learned["baselines"] = records
+        v["baselines"] = {n: r["measurement"]["median_ms"] for n, r in records.items()}
+        v["floor"] = self._floor(min(v["baselines"].values()))
 
     def _time_packing(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
         """Notes what packing its weights takes, which no timed call has done. A candidate that does

@@ -106,6 +106,15 @@ def use(folder: str) -> None:
     codecache._precompile_header = precompile_header
 
 
+def write_for(threads: int) -> None:
+    """Has torch.compile write code for so many threads of the CPU, whatever number compiles it:
+    another process can then take it over.
+    """
+    from torch._inductor import config
+
+    config.cpp.threads = threads
+
+
 def packed() -> int:
     """Returns a descriptor of what torch.compile has made in this process, an archive, the caller's
     to close; -1 where that is nothing, or too much to hand on.

@@ -80,6 +80,7 @@ class Reference:
         self._apart = False  # its device keeps large tensors apart
         self._given = 0  # bytes of the inputs of the last forward
         self._lanes: decisions.Lanes | None = None  # of the inputs of this forward
+        self._threads = 1  # of timed calls
 
     # Loading.
 
@@ -130,7 +131,8 @@ class Reference:
         the names of weights of which what every construction gives them is moved.
         """
         usual = torch.get_num_threads()
-        torch.set_num_threads(int(msg.get("threads") or usual))
+        self._threads = int(msg.get("threads") or usual)
+        torch.set_num_threads(self._threads)
         try:
             return self._construct(msg)
         finally:
@@ -428,6 +430,7 @@ class Reference:
         if mode not in COMPILED:
             return self.model
         if mode not in self._compiled:
+            inductor.write_for(self._threads)
             self._compiled[mode] = torch.compile(self.model, **COMPILED[mode])
         return self._compiled[mode]
 

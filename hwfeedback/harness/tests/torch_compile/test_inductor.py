@@ -25,7 +25,8 @@ import os, sys
 sys.path.insert(0, {harness!r})
 import torch
 from kwharness.torch_compile import inductor
-torch.set_num_threads(1)
+torch.set_num_threads(int(sys.argv[3]))
+inductor.write_for(2)
 import torch._inductor.config
 torch._inductor.config.cpp_cache_precompile_headers = False  # they take half a minute
 if sys.argv[1] == "takes":
@@ -52,8 +53,8 @@ def test_what_was_compiled_is_compiled_no_second_time(tmp_path: pathlib.Path) ->
     wrapper.write_text(f'#!/bin/sh\necho "$@" >>{said}\nexec {compiler} "$@"\n')
     wrapper.chmod(0o755)
 
-    def built(how: str) -> int:
-        """Returns how many libraries were built."""
+    def built(how: str, threads: int) -> int:
+        """Returns how many libraries were built, by a process with so many threads."""
         said.write_text("")
         home = tmp_path / "home"
         shutil.rmtree(home, ignore_errors=True)
@@ -66,12 +67,12 @@ def test_what_was_compiled_is_compiled_no_second_time(tmp_path: pathlib.Path) ->
             "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
-        command = [sys.executable, "-I", "-c", script, how, str(tmp_path / "archive")]
+        command = [sys.executable, "-I", "-c", script, how, str(tmp_path / "archive"), str(threads)]
         subprocess.run(command, env=env, check=True, timeout=300)
         return sum("-shared" in line for line in said.read_text().splitlines())
 
-    assert built("gives") > 0
-    assert built("takes") == 0
+    assert built("gives", 1) > 0
+    assert built("takes", 2) == 0
 
 
 def test_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
@@ -164,6 +165,39 @@ def test_a_baselines_process_finds_what_another_compiled(
         assert set(v["baselines"]) == {"eager", "compile", "max-autotune"}, v["reason"]
         assert given and given[0] == had[0] != set()  # max-autotune, of what compile had
         assert had[-1] > had[0]
+    finally:
+        judge.close()
+
+
+def test_a_tasks_baselines_are_timed_without_a_candidates_time(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[str] = []
+    compiled, precompiled = clients.ReferenceClient.compiled, clients.ReferenceClient.precompiled
+
+    def gives(self: clients.ReferenceClient) -> int:
+        handed.append("gives")
+        return compiled(self)
+
+    def takes(self: clients.ReferenceClient, fd: int) -> None:
+        handed.append("takes")
+        precompiled(self, fd)
+
+    monkeypatch.setattr(clients.ReferenceClient, "compiled", gives)
+    monkeypatch.setattr(clients.ReferenceClient, "precompiled", takes)
+    judge = Judge(new_cache(tmp_path_factory))
+    try:
+        more = {"known": {}, "require_custom": False, "want_baselines": ["eager", "compile"]}
+        eager = model_new("return torch.softmax(x, -1)")
+        v = judge.verdict(SOFTMAX, eager, time_baselines=True, **more)
+        assert v["status"] == "correct", v["reason"]
+        assert v["baselines"].keys() == {"eager", "compile"} and min(v["baselines"].values()) > 0
+        assert (v["candidate_ms"], v["speedup"]) == (0.0, None)
+        assert set(judge.known[SOFTMAX]["baselines"]) == {"eager", "compile"}
+        assert handed[:2] == ["gives", "takes"]  # the calibration, and who is timed first
+        handed.clear()
+        v = judge.verdict(SOFTMAX, eager, uncompiled=True, **more)
+        assert (v["status"], v["baselines"], handed) == ("correct", {}, [])
     finally:
         judge.close()
 
