@@ -6,6 +6,7 @@ python -m rl.tiny --config tiny.json
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from rl.settings import require
 
 STEP = 16  # between widths
 HEAD = 48  # about how wide a head is: on a CPU many narrow ones cost more, and learn no better
-PIECES = r"\d|\n *|[^\n\d]+"  # no token reaches beyond one of these
-LONGEST_TOKEN = 32  # bytes
+# No token reaches beyond one of these, but for lines that many texts have.
+PIECES = r"\d|\n *| ?[A-Za-z_]+|[^\n\dA-Za-z_]+"
+SHARED = 0.1  # of the texts have a line that is one token
 END, BEGIN, PAD = "<|im_end|>", "<|im_start|>", "<|pad|>"
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -44,10 +46,11 @@ class Settings:
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     """Returns a byte-level BPE tokenizer with at most ``vocabulary`` tokens: any text goes through
-    it and comes back as it was. A token holds several words of a line where they are often
-    together, which halves what a small model reads and writes, and one digit at most.
+    it and comes back as it was. A token holds a word or one digit at most, so that names and sizes
+    can be copied, but for lines that many texts have: these are what is always written, and a token
+    each, which halves what a small model reads and writes.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     require(
@@ -61,19 +64,33 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
         ]
     )
     built.decoder = decoders.ByteLevel()
+    lines = shared_lines(texts, (vocabulary - 259) // 2)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=vocabulary - len(lines),
         special_tokens=[PAD, BEGIN, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
-        max_token_length=LONGEST_TOKEN,
     )
     built.train_from_iterator(texts, trainer)
+    built.add_tokens([AddedToken(line, normalized=False) for line in lines])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=built, eos_token=END, pad_token=PAD, bos_token=BEGIN
     )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
+
+
+def shared_lines(texts: Sequence[str], most: int) -> list[str]:
+    """Returns the lines, with their ends, that a tenth of the texts have, the most frequent first
+    and ``most`` at most.
+    """
+    known = Counter(line for t in texts for line in set(t.splitlines(keepends=True)))
+    wanted = [
+        (-n, line)
+        for line, n in known.items()
+        if n >= max(2, SHARED * len(texts)) and line.endswith("\n") and len(line) > 4
+    ]
+    return [line for _, line in sorted(wanted)[:most]]
 
 
 def count(width: int, layers: int, vocabulary: int) -> int:

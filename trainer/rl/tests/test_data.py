@@ -390,6 +390,8 @@ def test_a_pair_teaches_the_answer_and_its_end() -> None:
     tokenizer = tiny.train_tokenizer(CORPUS, 260)
     pair = bootstrap.Pair([{"role": "user", "content": "hi"}], "yes")
     [row] = bootstrap.rows_of([pair], tokenizer)
+    [whole] = bootstrap.rows_of([pair], tokenizer, whole=True)
+    assert (whole.ids, whole.start, whole.count) == (row.ids, 1, len(row.ids) - 1)
     assert tokenizer.decode(row.ids[: row.start]) == (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
