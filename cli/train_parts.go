@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/trainer/daydata"
@@ -37,12 +38,7 @@ func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pi
 			}
 			return t.options()
 		},
-		Verifiers: func(ctx context.Context) ([]teach.Hardware, error) {
-			if _, err := t.hardware(ctx, episodes.Conditions{StrictInputs: true}); err != nil {
-				return nil, err
-			}
-			return []teach.Hardware{hwfeedback.Untimed{Evaluator: t.opened[0]}}, nil
-		},
+		Verifiers: t.verifiers,
 		DayData: func(ctx context.Context, folder string) (string, int, error) {
 			filter, done, err := r.dayData(ctx, a.env)
 			if err != nil {
@@ -57,6 +53,28 @@ func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pi
 	}
 	p.Judges, p.Trains = r.gpus()
 	return p, t.close
+}
+
+// mostVerifiers is how many evaluators verify side by side: each has a PyTorch of its own in memory.
+const mostVerifiers = 4
+
+// verifiers are evaluators of the device of training that have it together, as nothing is timed.
+func (t *trained) verifiers(ctx context.Context) (found []teach.Hardware, shut func() error, err error) {
+	r := t.room
+	o := r.options(func(stage, note string) { r.log.Debug(stage, "note", note) })
+	o.StrictInputs = true
+	var opened []*hwfeedback.Evaluator
+	shut = func() error { return closeAll(opened) }
+	leases := hwfeedback.Shared(r.leases())
+	for range min(mostVerifiers, runtime.GOMAXPROCS(0)) {
+		e, err := hwfeedback.Open(ctx, o, r.store, leases)
+		if err != nil {
+			return nil, nil, errors.Join(err, shut())
+		}
+		opened = append(opened, e)
+		found = append(found, hwfeedback.Untimed{Evaluator: e})
+	}
+	return found, shut, nil
 }
 
 // interpreter is the Python that has PyTorch, which opening the hardware finds or makes.

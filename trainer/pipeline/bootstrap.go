@@ -74,7 +74,7 @@ func badPolicy(err error) error {
 }
 
 // pairs writes what is learned from, and returns how many there are.
-func (w *work) pairs(ctx context.Context, out *Outputs) (int, error) {
+func (w *work) pairs(ctx context.Context, out *Outputs) (n int, err error) {
 	_, taken, err := w.tasks(ctx, "tasks.jsonl", store.TaughtSplit, store.TrainSplit)
 	if err != nil {
 		return 0, err
@@ -85,9 +85,12 @@ func (w *work) pairs(ctx context.Context, out *Outputs) (int, error) {
 	if o.Episodes, err = w.l.parts.Episodes(ctx); err != nil {
 		return 0, err
 	}
-	if o.Hardware, err = w.l.parts.Verifiers(ctx); err != nil {
+	hardware, shut, err := w.l.parts.Verifiers(ctx)
+	if err != nil {
 		return 0, err
 	}
+	defer func() { err = errors.Join(err, shut()) }()
+	o.Hardware = hardware
 	r := w.recipe()
 	s := teach.Settings{Seed: w.seed(), Each: max(1, (r.Pairs+len(taken)-1)/max(1, len(taken))), MaxBytes: r.AnswerBytes, Request: r.request(1)}
 	taught, err := teach.Pairs(ctx, s, taken, o)

@@ -34,8 +34,9 @@ type Parts struct {
 	Tasks func(ctx context.Context, r Recipe, seed int64) (Tasks, error)
 	// Episodes opens what episodes are made of, or returns what it opened before.
 	Episodes func(ctx context.Context) (episodes.Options, error)
-	// Verifiers open what says of the built-in Coder's candidates whether they are right.
-	Verifiers func(ctx context.Context) ([]teach.Hardware, error)
+	// Verifiers open what says of the built-in Coder's candidates whether they are right, side
+	// by side; the second result closes it.
+	Verifiers func(ctx context.Context) ([]teach.Hardware, func() error, error)
 	// DayData writes what of people's runs may be learned from to a folder, as pairs of a
 	// prompt and an answer, and returns their file and how many runs they are of; nil: there
 	// is none.

@@ -293,8 +293,10 @@ func openWorld(ctx context.Context, folder string, out io.Writer) (*world, error
 				Hardware: func(context.Context, episodes.Conditions) (episodes.Hardware, error) { return w.hardware, nil },
 			}, nil
 		},
-		Smoke:     w.servers(python).Smoke,
-		Verifiers: func(context.Context) ([]teach.Hardware, error) { return []teach.Hardware{w.hardware}, nil },
+		Smoke: w.servers(python).Smoke,
+		Verifiers: func(context.Context) ([]teach.Hardware, func() error, error) {
+			return []teach.Hardware{w.hardware}, func() error { return nil }, nil
+		},
 		Tell: func(e Event) {
 			_ = tell.Encode(said{e.Stage.Pipeline, e.Stage.Stage, e.Stage.Status, e.Stage.Reason, e.Ended, e.Part, e.Step, e.Steps, e.Note}) // the parent may have gone
 		},
