@@ -173,18 +173,18 @@ def test_a_tasks_baselines_are_timed_without_a_candidates_time(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed: list[str] = []
-    compiled, precompiled = clients.ReferenceClient.compiled, clients.ReferenceClient.precompiled
+    compiled, precompiled = reference_client.ReferenceClient.compiled, reference_client.ReferenceClient.precompiled
 
-    def gives(self: clients.ReferenceClient) -> int:
+    def gives(self: reference_client.ReferenceClient) -> int:
         handed.append("gives")
         return compiled(self)
 
-    def takes(self: clients.ReferenceClient, fd: int) -> None:
+    def takes(self: reference_client.ReferenceClient, fd: int) -> None:
         handed.append("takes")
         precompiled(self, fd)
 
-    monkeypatch.setattr(clients.ReferenceClient, "compiled", gives)
-    monkeypatch.setattr(clients.ReferenceClient, "precompiled", takes)
+    monkeypatch.setattr(reference_client.ReferenceClient, "compiled", gives)
+    monkeypatch.setattr(reference_client.ReferenceClient, "precompiled", takes)
     judge = Judge(new_cache(tmp_path_factory))
     try:
         more = {"known": {}, "require_custom": False, "want_baselines": ["eager", "compile"]}
