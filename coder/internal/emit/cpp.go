@@ -195,7 +195,17 @@ func (b *body) all(threads int) bool {
 }
 
 func (e *cpp) kernel(k *plan.Kernel) {
-	b := &body{cpp: e, builtin: "__builtin_", k: k, g: k.Geometry(), names: map[*plan.Value]string{}, cached: map[*plan.Value]bool{}, ready: map[*plan.Value]bool{}, rowed: map[*plan.Value]string{}, results: map[*plan.Value]string{}}
+	b := &body{
+		cpp:     e,
+		builtin: "__builtin_",
+		k:       k,
+		g:       k.Geometry(),
+		names:   map[*plan.Value]string{},
+		cached:  map[*plan.Value]bool{},
+		ready:   map[*plan.Value]bool{},
+		rowed:   map[*plan.Value]string{},
+		results: map[*plan.Value]string{},
+	}
 	b.tile = max(e.knobs.Get("tile", 512), 16)
 	if e.knobs.Get("tile", 512) == 0 {
 		b.tile = 512
