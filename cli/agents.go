@@ -117,7 +117,15 @@ func newModels(c config.Config, getenv func(string) string, s *store.Store, log 
 	for name, o := range c.LLM.Providers {
 		limits[name] = llm.NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute)
 	}
-	return &models{config: c, getenv: getenv, store: s, log: log, budget: llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), limits: limits, opened: map[string]llm.Model{}}
+	return &models{
+		config: c,
+		getenv: getenv,
+		store:  s,
+		log:    log,
+		budget: llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil),
+		limits: limits,
+		opened: map[string]llm.Model{},
+	}
 }
 
 // open returns the model of that name, with everything round it.
@@ -143,7 +151,14 @@ func (m *models) openWith(name string, o llm.Options) (llm.Model, error) {
 // and none of them alone.
 func (m *models) options(name string) llm.Options {
 	c := m.config.LLM
-	return configured(c, name).Over(llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv, Log: m.log, Policies: m.policies})
+	return configured(c, name).Over(llm.Options{
+		MaxTokens: c.MaxTokens,
+		Timeout:   c.Timeout.Std(),
+		Attempts:  c.Attempts,
+		Getenv:    m.getenv,
+		Log:       m.log,
+		Policies:  m.policies,
+	})
 }
 
 // configured is what the settings say of a model and of its provider.
@@ -156,10 +171,26 @@ func configured(c config.LLM, name string) llm.Options {
 
 func modelOptions(o config.Options) llm.Options {
 	return llm.Options{
-		BaseURL: o.BaseURL, KeyEnv: o.KeyEnv, AllowPlainHTTP: o.AllowPlainHTTP, MaxTokens: o.MaxTokens, ContextLength: o.ContextLength,
-		Temperature: o.Temperature, TopP: o.TopP, Sampling: o.Sampling, ReasoningEffort: o.ReasoningEffort, Stream: o.Stream,
-		NativeTools: o.NativeTools, JSONSchema: o.JSONSchema, PromptCache: o.PromptCache, TokenIDs: o.TokenIDs, Timeout: o.Timeout.Std(), MaxReplyBytes: o.MaxReplyBytes,
-		Attempts: o.Attempts, Concurrency: o.Concurrency, RequestsPerMinute: o.RequestsPerMinute, TokensPerMinute: o.TokensPerMinute,
+		BaseURL:           o.BaseURL,
+		KeyEnv:            o.KeyEnv,
+		AllowPlainHTTP:    o.AllowPlainHTTP,
+		MaxTokens:         o.MaxTokens,
+		ContextLength:     o.ContextLength,
+		Temperature:       o.Temperature,
+		TopP:              o.TopP,
+		Sampling:          o.Sampling,
+		ReasoningEffort:   o.ReasoningEffort,
+		Stream:            o.Stream,
+		NativeTools:       o.NativeTools,
+		JSONSchema:        o.JSONSchema,
+		PromptCache:       o.PromptCache,
+		TokenIDs:          o.TokenIDs,
+		Timeout:           o.Timeout.Std(),
+		MaxReplyBytes:     o.MaxReplyBytes,
+		Attempts:          o.Attempts,
+		Concurrency:       o.Concurrency,
+		RequestsPerMinute: o.RequestsPerMinute,
+		TokensPerMinute:   o.TokensPerMinute,
 	}
 }
 

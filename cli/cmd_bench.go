@@ -367,8 +367,15 @@ func configuration(c config.Config, s forge.Settings) kernelwright.Configuration
 		metrics = string(s.Metrics)
 	}
 	return kernelwright.Configuration{
-		Strategy: c.Rounds.Strategy, Coder: c.Coder.Name, Judge: judge, Mode: string(s.JudgeMode), Language: kernelwright.Language(c.Rounds.Language), Rounds: s.Rounds,
-		Lessons: c.Judge.Lessons && s.JudgeMode.Lessons(), Metrics: metrics, Settings: s.String(),
+		Strategy: c.Rounds.Strategy,
+		Coder:    c.Coder.Name,
+		Judge:    judge,
+		Mode:     string(s.JudgeMode),
+		Language: kernelwright.Language(c.Rounds.Language),
+		Rounds:   s.Rounds,
+		Lessons:  c.Judge.Lessons && s.JudgeMode.Lessons(),
+		Metrics:  metrics,
+		Settings: s.String(),
 	}
 }
 

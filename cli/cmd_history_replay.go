@@ -31,7 +31,16 @@ func (c historyReplayCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Run, forge.Parts{Device: d.Device, Lessons: lessons, Coder: by.coder, Judge: by.judge, Model: by.model, Journal: r.store, Skills: by.skills, Prompts: by.prompts})
+	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Run, forge.Parts{
+		Device:  d.Device,
+		Lessons: lessons,
+		Coder:   by.coder,
+		Judge:   by.judge,
+		Model:   by.model,
+		Journal: r.store,
+		Skills:  by.skills,
+		Prompts: by.prompts,
+	})
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}

@@ -72,7 +72,12 @@ func (c mcpCmd) Run(a *app) (err error) {
 		return errInterrupted
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		return &Error{Code: ExitFailure, Text: "the client sent what is no message of the protocol", Err: err, Hint: "a client sends JSON-RPC, a message a line: docs/mcp.md says how to register kernelwright in one"}
+		return &Error{
+			Code: ExitFailure,
+			Text: "the client sent what is no message of the protocol",
+			Err:  err,
+			Hint: "a client sends JSON-RPC, a message a line: docs/mcp.md says how to register kernelwright in one",
+		}
 	}
 	return nil
 }

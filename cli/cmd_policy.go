@@ -379,7 +379,16 @@ func (c policyServeCmd) Run(a *app) (err error) {
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}
-	o := serving.Local{Folder: p.Folder, Name: policyPrefix + p.Name(), Host: host, Port: port, Device: "auto", GPU: r.servingGPU(), Leases: hwfeedback.LeaseFolder(), Token: a.getenv(serving.TokenEnv)}
+	o := serving.Local{
+		Folder: p.Folder,
+		Name:   policyPrefix + p.Name(),
+		Host:   host,
+		Port:   port,
+		Device: "auto",
+		GPU:    r.servingGPU(),
+		Leases: hwfeedback.LeaseFolder(),
+		Token:  a.getenv(serving.TokenEnv),
+	}
 	err = serving.Serve(a.ctx, python, o, func(at serving.Endpoint) error {
 		if a.json {
 			return a.printLine(map[string]any{"url": at.URL, "model": at.Model, "context": at.Context})

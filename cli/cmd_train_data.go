@@ -164,7 +164,12 @@ func (r *room) anyPython() (string, error) {
 	}
 	found, err := exec.LookPath("python3")
 	if err != nil {
-		return "", &Error{Code: ExitFailure, Text: "references cannot be held against protected and held-out tasks", Err: err, Hint: "install Python 3.11 or later, or name one with --python in the settings (python)"}
+		return "", &Error{
+			Code: ExitFailure,
+			Text: "references cannot be held against protected and held-out tasks",
+			Err:  err,
+			Hint: "install Python 3.11 or later, or name one with --python in the settings (python)",
+		}
 	}
 	return found, nil
 }

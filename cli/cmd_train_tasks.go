@@ -209,13 +209,20 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 	}
 	ceilings := e.Device().Ceilings
 	s := tasks.Settings{
-		Seed: c.Seed, LowMS: low, HighMS: high, Similarity: tasks.DefaultSimilarity, HeldKinds: heldKinds, Room: 0.5, Shares: tasks.PaperShares,
-		DTypes:  map[string]float64{"float32": 1},
-		Machine: tasks.Machine{BytesS: ceilings.MemoryGBs * 1e9, OperationsS: ceilings.FP32GFLOPs * 1e9, CallMS: 0.005},
+		Seed:       c.Seed,
+		LowMS:      low,
+		HighMS:     high,
+		Similarity: tasks.DefaultSimilarity,
+		HeldKinds:  heldKinds,
+		Room:       0.5,
+		Shares:     tasks.PaperShares,
+		DTypes:     map[string]float64{"float32": 1},
+		Machine:    tasks.Machine{BytesS: ceilings.MemoryGBs * 1e9, OperationsS: ceilings.FP32GFLOPs * 1e9, CallMS: 0.005},
 		Wanted: map[store.Split]int{
 			store.TrainSplit: cmp.Or(c.Train, train), store.ValSplit: cmp.Or(c.Val, val), store.CompositionsSplit: cmp.Or(c.Compositions, held), store.KindsSplit: cmp.Or(c.Kinds, held), store.TaughtSplit: c.Taught,
 		},
-		Catalogue: catalogue.Version(), Writer: r.writer(),
+		Catalogue: catalogue.Version(),
+		Writer:    r.writer(),
 	}
 	if catalogue.Modules > 0 {
 		s.Modules = tasks.PaperModules

@@ -166,9 +166,21 @@ func (r *room) close() error {
 func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 	c := r.config
 	return hwfeedback.Options{
-		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads,
-		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision, StrictInputs: c.Evaluation.StrictInputs, CustomCode: c.Evaluation.CustomCode,
-		CertifyTime: c.Evaluation.CertifyTime.Std(), InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress, Named: r.named, Profile: r.profile(),
+		DataDir:        r.folder,
+		Python:         c.Python,
+		Device:         c.Device,
+		Sandbox:        c.Sandbox,
+		Threads:        c.Threads,
+		Baselines:      c.Evaluation.Baselines,
+		Precision:      c.Evaluation.Precision,
+		StrictInputs:   c.Evaluation.StrictInputs,
+		CustomCode:     c.Evaluation.CustomCode,
+		CertifyTime:    c.Evaluation.CertifyTime.Std(),
+		InspectTimeout: c.Evaluation.InspectTimeout.Std(),
+		Log:            r.log,
+		Progress:       progress,
+		Named:          r.named,
+		Profile:        r.profile(),
 	}
 }
 
@@ -342,10 +354,15 @@ func (r *room) strategy() forge.Settings {
 	c := r.config.Rounds
 	model, err := llm.Resolve(r.config.Coder.Name, configured(r.config.LLM, r.config.Coder.Name)) // which fails for no model
 	s := forge.Settings{
-		Rounds: c.Max, WallTime: c.WallTime.Std(), HeadroomStop: c.Headroom, Patience: c.Patience,
-		JudgeMode: forge.JudgeMode(c.Judge), Language: language(c.Language), Metrics: forge.Metrics(c.Metrics),
-		Beam:  forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
-		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools || err == nil && !*model.NativeTools},
+		Rounds:       c.Max,
+		WallTime:     c.WallTime.Std(),
+		HeadroomStop: c.Headroom,
+		Patience:     c.Patience,
+		JudgeMode:    forge.JudgeMode(c.Judge),
+		Language:     language(c.Language),
+		Metrics:      forge.Metrics(c.Metrics),
+		Beam:         forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
+		React:        forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools || err == nil && !*model.NativeTools},
 	}
 	if r.config.Evaluation.CustomCode == forge.AnyCode {
 		s.CustomCode = forge.AnyCode

@@ -689,7 +689,13 @@ func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelw
 
 // refuse records a file that cannot even be read as a reference.
 func (d *Daemon) refuse(ctx context.Context, file store.File, name string, why *kernelwright.InvalidTaskError) error {
-	done, err := d.Runner.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Strategy: d.Strategy, Settings: d.Settings}, why, store.WithFile(file), store.WithOwed(file.Path))
+	done, err := d.Runner.Refuse(ctx, Request{
+		Path:     file.Path,
+		Name:     name,
+		Seed:     d.Seed,
+		Strategy: d.Strategy,
+		Settings: d.Settings,
+	}, why, store.WithFile(file), store.WithOwed(file.Path))
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,13 @@ func (r *Runner) Recheck(ctx context.Context, k store.Kept) (Done, error) {
 	}
 	by := *r
 	by.Coder, by.RecordOnly, by.Lessons, by.Share = forge.Given{Candidate: kernel.Candidate}, true, false, false
-	q := Request{Path: of.Path, Name: of.TaskName, Source: task.Source, Strategy: forge.RecheckStrategy, Settings: forge.Settings{Rounds: 1, JudgeMode: forge.JudgeNone}}
+	q := Request{
+		Path:     of.Path,
+		Name:     of.TaskName,
+		Source:   task.Source,
+		Strategy: forge.RecheckStrategy,
+		Settings: forge.Settings{Rounds: 1, JudgeMode: forge.JudgeNone},
+	}
 	fresh := by.newRun(q)
 	device := r.Evaluator.Device()
 	fresh.Task, fresh.Device, fresh.DeviceKey = task.Fingerprint, device.String(), device.Key

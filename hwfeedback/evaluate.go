@@ -543,10 +543,20 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 		}
 	}
 	return evaluateBody{
-		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
-		workplace: e.workplace(),
-		Level:     level, Precision: e.options.Precision, StrictInputs: e.options.StrictInputs, CustomCode: e.options.CustomCode, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: device.Ceilings, Specs: device.Specs,
-		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
+		Task:          taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
+		workplace:     e.workplace(),
+		Level:         level,
+		Precision:     e.options.Precision,
+		StrictInputs:  e.options.StrictInputs,
+		CustomCode:    e.options.CustomCode,
+		CertifyS:      e.options.CertifyTime.Seconds(),
+		Ceilings:      device.Ceilings,
+		Specs:         device.Specs,
+		Version:       kernelwright.Version,
+		Harness:       e.harness.hash,
+		Known:         known,
+		WantBaselines: baselines,
+		Named:         named,
 	}, keep
 }
 

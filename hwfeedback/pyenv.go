@@ -153,7 +153,16 @@ type environment struct {
 }
 
 func newEnvironment(o Options, cache Cache) *environment {
-	return &environment{dataDir: o.DataDir, python: o.Python, pins: requirements, progress: o.Progress, now: time.Now, free: freeBytes, cache: cache, log: o.Log}
+	return &environment{
+		dataDir:  o.DataDir,
+		python:   o.Python,
+		pins:     requirements,
+		progress: o.Progress,
+		now:      time.Now,
+		free:     freeBytes,
+		cache:    cache,
+		log:      o.Log,
+	}
 }
 
 // knownPython is what the cache keeps of an interpreter.

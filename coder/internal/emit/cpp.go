@@ -12,10 +12,9 @@ import (
 
 // cpp emits a plan as C++ with OpenMP.
 type cpp struct {
+	writer
 	plan  *plan.Plan
 	knobs plan.Knobs
-	out   strings.Builder
-	depth int
 
 	capped bool // it asks how many threads there are
 	alone  bool // code of the function is no other thread's: what __restrict__ says of its parameters helps
@@ -39,49 +38,6 @@ func emitCPP(p *plan.Plan, knobs plan.Knobs) string {
 	}
 	fmt.Fprintf(&head, "#define KW_VECTOR %d\n%s\n", 32*knobs.Get("vector", 8), includes(e.out.String()))
 	return head.String() + e.out.String()
-}
-
-func (e *cpp) line(format string, args ...any) {
-	e.out.WriteString(strings.Repeat("  ", e.depth))
-	fmt.Fprintf(&e.out, format, args...)
-	e.out.WriteByte('\n')
-}
-
-func (e *cpp) open(format string, args ...any) {
-	e.line(strings.TrimLeft(format+" {", " "), args...)
-	e.depth++
-}
-
-func (e *cpp) close() {
-	e.depth--
-	e.line("}")
-}
-
-// end closes a function that is the last argument of a call; in one line, where it has
-// one statement that is short.
-func (e *cpp) end() {
-	e.depth--
-	text := strings.TrimSuffix(e.out.String(), "\n")
-	before, last, found := cutLast(text, "\n")
-	above, head, more := cutLast(before, "\n")
-	if more {
-		above += "\n"
-	}
-	if last = strings.TrimSpace(last); found && strings.HasSuffix(head, "{") && strings.HasSuffix(last, ";") && len(head)+len(last) < longestLine {
-		e.out.Reset()
-		e.out.WriteString(above + head + " " + last + " });\n")
-		return
-	}
-	e.line("});")
-}
-
-const longestLine = 120
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return "", s, false
 }
 
 // parameters writes buffers as parameters: of the function that Python calls,
@@ -195,7 +151,17 @@ func (b *body) all(threads int) bool {
 }
 
 func (e *cpp) kernel(k *plan.Kernel) {
-	b := &body{cpp: e, builtin: "__builtin_", k: k, g: k.Geometry(), names: map[*plan.Value]string{}, cached: map[*plan.Value]bool{}, ready: map[*plan.Value]bool{}, rowed: map[*plan.Value]string{}, results: map[*plan.Value]string{}}
+	b := &body{
+		cpp:     e,
+		builtin: "__builtin_",
+		k:       k,
+		g:       k.Geometry(),
+		names:   map[*plan.Value]string{},
+		cached:  map[*plan.Value]bool{},
+		ready:   map[*plan.Value]bool{},
+		rowed:   map[*plan.Value]string{},
+		results: map[*plan.Value]string{},
+	}
 	b.tile = max(e.knobs.Get("tile", 512), 16)
 	if e.knobs.Get("tile", 512) == 0 {
 		b.tile = 512
@@ -315,17 +281,6 @@ func (e *cpp) kernel(k *plan.Kernel) {
 	default:
 		b.close()
 	}
-}
-
-// captured returns what f writes.
-func (e *cpp) captured(f func()) string {
-	before := e.out.String()
-	e.out.Reset()
-	f()
-	text := e.out.String()
-	e.out.Reset()
-	e.out.WriteString(before)
-	return text
 }
 
 // mentions reports whether a text has a name.

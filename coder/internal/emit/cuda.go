@@ -105,7 +105,15 @@ type gpu struct {
 }
 
 func (e *cuda) kernel(k *plan.Kernel) {
-	b := &body{cpp: e.cpp, k: k, g: k.Geometry(), names: map[*plan.Value]string{}, cached: map[*plan.Value]bool{}, ready: map[*plan.Value]bool{}, rowed: map[*plan.Value]string{}}
+	b := &body{
+		cpp:    e.cpp,
+		k:      k,
+		g:      k.Geometry(),
+		names:  map[*plan.Value]string{},
+		cached: map[*plan.Value]bool{},
+		ready:  map[*plan.Value]bool{},
+		rowed:  map[*plan.Value]string{},
+	}
 	g := &gpu{body: b, device: e, arrays: map[*plan.Value]string{}}
 	b.special = g.special
 	g.vector = g.widest()
