@@ -79,9 +79,12 @@ dev: env
 # runtime, SQLite allocates its own, and asking at each access whether it is watched took three quarters of the store's tests. No other
 # package may be left out: of generic code like sync.Map the linker would take the copy that tells nobody of its locks.
 RACE := -race -gcflags=modernc.org/...=-race=false
-# Packages that compute, and share nothing between goroutines but results: every day without the detector, under which they take several
-# times as long; a piece of the soak has it.
-PURE := . ./audit ./coder ./config ./internal/... ./judge ./prompts ./report ./score ./task ./trainer/daydata ./trainer/gate
+# Packages that compute, share nothing between goroutines, and import no package that does: every day without the detector, under which
+# they take several times as long; a piece of the soak has it.
+PURE := . ./coder ./config ./internal/... ./judge ./prompts ./report ./score ./task
+
+# These compute as well. Their goroutines share results alone, each in one place, and what they import has the detector in its own tests.
+PURE += ./audit ./trainer/daydata ./trainer/gate
 
 # The program that makes the Python environment is also what the command line's scripts call: without the detector, under which its
 # hundreds of starts take three times as long. The linter goes by what the other tests are built with.
