@@ -12,6 +12,7 @@ DATA  ?= $(CURDIR)/.kernelwright
 TOOLS := $(CURDIR)/.tools
 BIN   := bin/kernelwright
 BUILD := -trimpath
+CHECKED = $(BUILD)
 ROUNDS ?= 5
 # Tasks on which there is something to win, by bench/notes/examples_on_a_cpu.md.
 DEMO  := reverse_cumsum gelu_chain avg_pool max_pool
@@ -82,8 +83,12 @@ RACE := -race -gcflags=modernc.org/...=-race=false
 # they take several times as long; a piece of the soak has it.
 PURE := . ./coder/... ./config ./internal/... ./judge ./metrics ./prompts ./report ./score ./task
 
-# All is compiled once: the linter, and the program that makes the Python environment, go by what the tests are built with.
-FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
+# These compute as well. Their goroutines share results alone, each in one place, and what they import has the detector in its own tests.
+PURE += ./audit ./trainer/daydata ./trainer/gate
+
+# The program that makes the Python environment is also what the command line's scripts call: without the detector, under which its
+# hundreds of starts take three times as long. The linter goes by what the other tests are built with.
+FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD= CHECKED="$(RACE)"
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs after them, beside no more than one other.
 test: ## the tests, in some fifteen minutes on two cores; docs/testing.md says what runs where
@@ -104,8 +109,8 @@ lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go
 lint-go: need-go
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		[ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
-	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; GOFLAGS="$$(go env GOFLAGS) $(BUILD)" golangci-lint run --allow-parallel-runners; \
-		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; go vet $(BUILD) ./...; fi
+	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; GOFLAGS="$$(go env GOFLAGS) $(CHECKED)" golangci-lint run --allow-parallel-runners; \
+		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; go vet $(CHECKED) ./...; fi
 
 lint-python: dev
 	ruff format --check -q .
@@ -121,10 +126,10 @@ lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 # the tests start some hundreds.
 test-go: export CUDA_HOME = $(CUDA)
 test-go: export GORACE = atexit_sleep_ms=50
-test-go: FOR_GO = KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(TRAINING) CGO_ENABLED=1
+test-go: FOR_GO = KERNELWRIGHT_TEST_PROGRAM=$(abspath $(BIN)) KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(TRAINING) CGO_ENABLED=1
 test-go: training
-	@$(FOR_GO) go test -vet=off -timeout 60m $(PURE); pure=$$?; \
-		$(FOR_GO) go test $(RACE) -vet=off -timeout 60m $$(go list ./... | grep -vxF "$$(go list $(PURE))") && exit $$pure
+	@$(FOR_GO) go test -vet=off -timeout 20m $(PURE); pure=$$?; \
+		$(FOR_GO) go test $(RACE) -vet=off -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PURE))") && exit $$pure
 
 test-python: test-python-shared test-python-alone
 
@@ -133,13 +138,13 @@ PYTEST = $(PYTHON) -m pytest -p no:cacheprovider
 # The tests of a file are one process's: what they calibrate and compile they share. Those that measure take one core each. No test
 # has a second try.
 test-python-shared: dev
-	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m '$(DAILY) and not alone'
+	$(FOR_PYTHON) $(PYTEST) --timeout 600 -n 2 --dist loadfile -m '$(DAILY) and not alone'
 test-python-alone: dev
-	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m '$(DAILY) and alone'
+	$(FOR_PYTHON) $(PYTEST) --timeout 600 -n 2 --dist loadfile -m '$(DAILY) and alone'
 
 # The training package's are a run of their own: the harness's must pass where transformers is not there.
 test-rl: training
-	PYTHONPATH=$(TOOLS)/python:$(TRAINING) $(PYTEST) --timeout 900 -m '$(RL_TESTS)' trainer/rl/tests trainer/tasks/compose/tests/test_borrowed.py
+	PYTHONPATH=$(TOOLS)/python:$(TRAINING) $(PYTEST) --timeout 600 -m '$(RL_TESTS)' trainer/rl/tests trainer/tasks/compose/tests/test_borrowed.py
 
 training: dev
 	@cmp -s trainer/rl/requirements.txt $(TRAINING)/.pins || { rm -rf $(TRAINING) && \
@@ -157,7 +162,7 @@ model-server: dev ## llama.cpp's server and a small model, for the soak's piece 
 		cp .ci/model_server.txt $(SERVER)/.pins; }
 
 mutants: dev ## how many of thirty small faults in the verdict's code the tests of the harness find, in an hour or two
-	@$(FOR_PYTHON) $(PYTHON) bench/mutants.py -- -n 2 --dist loadfile --timeout 900
+	@$(FOR_PYTHON) $(PYTHON) bench/mutants.py -- -n 2 --dist loadfile --timeout 600
 
 # A Go target is FuzzX, one of the harness the X of fuzz_X.py. What fails is written into testdata or corpus, to be
 # committed with its mending. The tests run them all for a moment. Go's fuzzer may end in "context deadline exceeded" when

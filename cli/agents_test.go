@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 	"github.com/kernelwright/kernelwright/coder"
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/internal/await"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
@@ -171,9 +173,8 @@ func TestModelsOfAProviderShareItsLimits(t *testing.T) {
 	}
 	answered := make(chan error, 2)
 	inFlight := func(n int) {
-		for len(server.Asked()) < n {
-			time.Sleep(time.Millisecond)
-		}
+		t.Helper()
+		await.Until(t, fmt.Sprintf("%d calls are in flight", n), func() bool { return len(server.Asked()) >= n })
 	}
 	late := func(name string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

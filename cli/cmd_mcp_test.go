@@ -354,9 +354,12 @@ func TestAgentWithPython(t *testing.T) {
 		_, err := s.CallTool(calling, p)
 		ended <- err
 	}()
-	for note := range notes {
-		if strings.HasPrefix(note, "verify") || strings.HasPrefix(note, "build") {
-			break
+	for begun := false; !begun; {
+		select {
+		case note := <-notes:
+			begun = strings.HasPrefix(note, "verify") || strings.HasPrefix(note, "build")
+		case err := <-ended:
+			t.Fatalf("it ended before it began: %v", err)
 		}
 	}
 	cancel()

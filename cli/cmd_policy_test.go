@@ -13,10 +13,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/kernelwright/kernelwright/internal/await"
 	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -143,12 +143,11 @@ for i in "12":
 		t.Fatal(err)
 	}
 	_ = serve.Wait() // as it was killed
-	for {
+	await.Until(t, "its server has ended", func() bool {
 		answer, err := http.Get(strings.TrimSuffix(at.URL, "/v1") + "/health")
-		if err != nil {
-			break
+		if err == nil {
+			answer.Body.Close()
 		}
-		answer.Body.Close()
-		time.Sleep(time.Millisecond)
-	}
+		return err != nil
+	})
 }

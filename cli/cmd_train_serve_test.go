@@ -12,9 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/await"
 	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
@@ -83,8 +83,8 @@ func (s *trainingServer) post(path string, body any) (int, episodes.Answer) {
 // Episodes with real verdicts, over real HTTP: their rewards, a server that is killed
 // while some are open, and one that is told to stop.
 func TestTrainServe(t *testing.T) {
-	if !soak.Turn(t, 1, 2) {
-		t.Skip("it has its turn every other day: package episodes has its service every day")
+	if !soak.Turn(t, 0, 3) {
+		t.Skip("it has its turn every third day: package episodes has its service every day")
 	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
@@ -138,9 +138,7 @@ func TestTrainServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = s.c.Wait() // as it was killed
-	for len(r.processes()) > 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.Until(t, "all have ended", func() bool { return len(r.processes()) == 0 })
 
 	e, err := store.Examine(t.Context(), filepath.Join(r.data, store.FileName), func(string) {})
 	if err != nil || !e.Sound() {

@@ -20,8 +20,8 @@ import (
 // that was recorded is lost, changes or is done again, and nothing is left behind.
 // TestKills does the same to the daemon.
 func TestKillsOfCommands(t *testing.T) {
-	if !soak.Turn(t, 1, 2) {
-		t.Skip("TestKills has its turn")
+	if !soak.Turn(t, 2, 3) {
+		t.Skip("it has its turn every third day, as TestKills and TestTrainServe have")
 	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")

@@ -42,7 +42,7 @@ import (
 // (replay), interruptions not being in it; and as far as the hardware had the
 // Judge say the same in both, both went on the same.
 func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
-	soak.Weekly(t) // TestKills and TestKillsOfCommands kill every day, in turn
+	soak.Weekly(t) // TestKills and TestKillsOfCommands kill, in turn
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {

@@ -149,10 +149,8 @@ func TestACompileErrorWaitsForNobody(t *testing.T) {
 			t.Errorf("%q: %v", reference, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // in which it comes to the device
-	defer cancel()
 	var waits *HeldError
-	if _, err := b.Evaluate(ctx, aTask, kernelwright.Candidate{Source: "good"}, kernelwright.Quick); !errors.As(err, &waits) {
+	if _, err := b.Evaluate(b.whenWaitedFor(), aTask, kernelwright.Candidate{Source: "good"}, kernelwright.Quick); !errors.As(err, &waits) {
 		t.Errorf("it was measured beside somebody: %v", err)
 	}
 	if n := b.count("ceilings") + b.count("inspect") + b.count("evaluate"); n != 0 {

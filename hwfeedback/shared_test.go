@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/kernelwright/kernelwright/internal/await"
 )
 
 // Users of one process have a device together, and others when all of them are gone;
@@ -43,9 +45,7 @@ func TestSharedLeases(t *testing.T) {
 		}
 		waits <- lease
 	}()
-	for !files.Wanted("cpu") {
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "it waits", func() bool { return files.Wanted("cpu") })
 	third := make(chan error)
 	go func() {
 		lease, err := l.Acquire(t.Context(), "cpu")

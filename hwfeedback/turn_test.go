@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/await"
 )
 
 func takes(t *testing.T, turn *turn, goesOn bool) Lease {
@@ -68,9 +69,7 @@ func TestWhatIsKeptIsGivenUp(t *testing.T) {
 		}
 		waiting <- err
 	}()
-	for !leases.Wanted("cuda:0") {
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "it waits", func() bool { return leases.Wanted("cuda:0") })
 	turn.rest(kept, "cuda:0", time.Now().Add(time.Hour))
 	if err := <-waiting; err != nil {
 		t.Error(err)
@@ -139,9 +138,7 @@ func TestATurnEndsForOthers(t *testing.T) {
 			}
 			theirs <- l
 		}()
-		for !leases.Wanted("cuda:0") {
-			time.Sleep(time.Millisecond)
-		}
+		await.Until(t, "they wait", func() bool { return leases.Wanted("cuda:0") })
 		time.Sleep(time.Duration(i) * 400 * time.Millisecond) // they look ever less often
 		gives(t, turn, first, true)
 		ours := make(chan Lease)
@@ -180,13 +177,18 @@ func TestATurnDoesNotWaitForTheStopped(t *testing.T) {
 	if err := flock(stopped, unix.LOCK_SH); err != nil {
 		t.Fatal(err)
 	}
+	looked := func(ago time.Duration) {
+		t.Helper()
+		then := time.Now().Add(-ago)
+		if err := os.Chtimes(stopped.Name(), then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looked(-time.Minute) // however late we ask
 	if !leases.Wanted("cuda:0") {
-		t.Error("nobody waits who has just come")
+		t.Error("nobody waits who looks")
 	}
-	long := time.Now().Add(-time.Minute)
-	if err := os.Chtimes(stopped.Name(), long, long); err != nil {
-		t.Fatal(err)
-	}
+	looked(time.Minute)
 	gives(t, turn, first, true)
 	if l := takes(t, turn, true); l != first {
 		t.Error("somebody was waited for who does not look")

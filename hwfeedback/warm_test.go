@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kernelwright/kernelwright/internal/soak"
 )
 
 // openWarm opens an Evaluator that leaves its server behind.
@@ -50,6 +52,9 @@ func isThere(t *testing.T, pid int) {
 }
 
 func TestServerIsKeptWarm(t *testing.T) {
+	if !soak.Turn(t, 1, 3) {
+		t.Skip("it has its turn every third day: the scripts of cli keep servers warm every day")
+	}
 	// A folder whose path no socket's address could hold.
 	data := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
 	o, cache := Options{DataDir: data}, &memoryCache{}

@@ -248,12 +248,7 @@ func TestErrorBodies(t *testing.T) {
 
 // Addresses where nobody answers are told apart from servers that fail.
 func TestUnreachable(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := "http://" + l.Addr().String() + "/v1"
-	l.Close()
+	closed := "http://" + llmtest.Nobody(t) + "/v1"
 	tls := httptest.NewUnstartedServer(http.NotFoundHandler())
 	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
 	tls.StartTLS()

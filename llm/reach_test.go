@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/llm/llmtest"
 )
 
 // A server that nobody answers at is found without a call; one that only accepts a
@@ -21,12 +22,7 @@ func TestReach(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listening.Close()
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead := "http://" + gone.Addr().String() + "/v1"
-	gone.Close()
+	dead := "http://" + llmtest.Nobody(t) + "/v1"
 	for _, c := range []struct {
 		name, url string
 		kind      llm.Kind

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/kernelwright/kernelwright/internal/await"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
 )
@@ -109,9 +109,7 @@ func TestPromotionUnderCalls(t *testing.T) {
 		reply, err := m.Generate(t.Context(), ask(0))
 		old <- answer{reply, err}
 	}()
-	for len(s.servers["v1"].Asked()) == 0 { // until it is under way
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "it is under way", func() bool { return len(s.servers["v1"].Asked()) > 0 })
 	s.promote("v2")
 	reply, err := m.Generate(t.Context(), ask(1))
 	if err != nil || reply.Text != "by the new one" || reply.Model != "policy:v2" || llm.Author(m.Name(), reply) != "policy:v2" {

@@ -203,6 +203,9 @@ func TestSalvageAroundDamage(t *testing.T) {
 		seeds = 100
 	}
 	for seed := range seeds {
+		if seed < 2 && !soak.Turn(t, int(seed), 3) {
+			continue // of these two each page that cannot be read is asked for row by row
+		}
 		rng := rand.New(rand.NewPCG(seed, 0))
 		content := slices.Clone(whole)
 		for range 1 + rng.IntN(pages/10) {

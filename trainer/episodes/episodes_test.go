@@ -16,6 +16,7 @@ import (
 
 	kw "github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/internal/await"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -355,9 +356,7 @@ func TestGivenUp(t *testing.T) {
 	post(first.ID, "first", store.EpisodeDone)
 	<-w.hardware.held
 	post(second.ID, "second", store.EpisodeGivenUp)
-	for w.episodes.Stats().Verdicts.Waiting == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "the second waits", func() bool { return w.episodes.Stats().Verdicts.Waiting > 0 })
 	if a := w.must("DELETE", fmt.Sprintf("/v1/episodes/%d", second.ID), nil); a.Status != store.EpisodeGivenUp || a.Reward != nil {
 		t.Errorf("%+v", a)
 	}

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testWait is for what comes at once unless something is broken.
-const testWait = 30 * time.Second
+const testWait = 2 * time.Minute
 
 // pipeline is a double: it takes a step when told to, and stops between two.
 type pipeline struct {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/await"
 )
 
 // computing shares a device until its standard input ends, and lets those first who wait.
@@ -66,9 +67,8 @@ func TestProgramsLetMeasureFirst(t *testing.T) {
 			t.Fatalf("said %q, want %s\n%s%s", lines.Text(), want, rest, said.String())
 		}
 	}
-	for !leases.Wanted("cuda:0") { // it waits for us
-		time.Sleep(time.Millisecond)
-	}
+	waits := func() { await.Until(t, "it waits for us", func() bool { return leases.Wanted("cuda:0") }) }
+	waits()
 	if err := own.Release(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,9 +79,7 @@ func TestProgramsLetMeasureFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		next("finished") // before we had it
-		for !leases.Wanted("cuda:0") {
-			time.Sleep(time.Millisecond)
-		}
+		waits()
 		if err := lease.Release(); err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kernelwright/kernelwright/internal/await"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
 	"github.com/kernelwright/kernelwright/store"
@@ -109,6 +111,9 @@ func registry(t testing.TB) *policies.Registry {
 // promotion while calls are under way, a server that is killed, a folder that was changed,
 // and nothing left in the end.
 func TestServed(t *testing.T) {
+	if !soak.Turn(t, 1, 2) {
+		t.Skip("it has its turn every other day, as nights with real servers have in package pipeline")
+	}
 	p := python(t)
 	r := registry(t)
 	ctx := t.Context()
@@ -335,9 +340,7 @@ func TestServersAreShared(t *testing.T) {
 		release()
 		release() // twice is once
 	}
-	for len(running(t, p)) > 0 { // until they have ended
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "they have ended", func() bool { return len(running(t, p)) == 0 })
 	_, release, err := s.Acquire(t.Context(), policy(1))
 	ok(t, err)
 	if got := said(t, p); len(got) != 3 {
@@ -430,9 +433,7 @@ func TestServersThatTakeLong(t *testing.T) {
 		_, _, err := s.Acquire(ctx, policy(1))
 		asked <- err
 	}()
-	for len(running(t, p)) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "it has begun", func() bool { return len(running(t, p)) > 0 })
 	cancel()
 	if err := <-asked; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)

@@ -47,7 +47,7 @@ def port(engine: serve.Engine, folder: Path) -> Iterator[int]:
 def ask(
     port: int, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     signed = {"Authorization": f"Bearer {TOKEN}", **headers}
     connection.request(method, path, text if method == "POST" else None, signed)
@@ -173,7 +173,7 @@ def test_an_address_of_version_6(engine: serve.Engine, folder: Path) -> None:
     server = serve.serve(engine, serve.Settings(str(folder), host="::1"), TOKEN)
     where = serve.address("::1", server.server_address[1])
     assert where == f"[::1]:{server.server_address[1]}"
-    connection = http.client.HTTPConnection(where, timeout=60)
+    connection = http.client.HTTPConnection(where, timeout=300)
     try:
         connection.request("GET", "/health")
         assert json.loads(connection.getresponse().read()) == {"status": "ok"}
@@ -250,7 +250,7 @@ def test_nothing_is_computed_for_who_has_gone(engine: serve.Engine, port: int) -
         while not taken[0].gone:
             threading.Event().wait(0.01)
         held.release()
-        assert gone.wait(30) and len(taken[0].ids) <= 1
+        assert gone.wait(300) and len(taken[0].ids) <= 1
         assert len(tokens(chat(port, max_tokens=2, seed=1))[1]) <= 2
     finally:
         engine.sample = real  # type: ignore[method-assign]

@@ -57,7 +57,7 @@ def test_workers_end_with_their_agent(tmp_path: Path, command: list[str]) -> Non
         agent.send_signal(signal.SIGKILL)
         try:
             # The workers have the pipe, too: it ends when they have.
-            assert agent.communicate(timeout=30)[0] == ""
+            assert agent.communicate(timeout=300)[0] == ""
         except subprocess.TimeoutExpired:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ def test_who_comes_too_late_ends() -> None:
     late = "from rl import workers; workers.end_with(1 << 30); print('goes on')"
     for code, said, status in ((alive, "goes on\n", 0), (late, "", 1)):
         with python("-c", code) as process:
-            assert process.communicate(timeout=60)[0] == said
+            assert process.communicate(timeout=300)[0] == said
         assert process.returncode == status
 
 
