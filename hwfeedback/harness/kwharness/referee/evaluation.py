@@ -104,7 +104,6 @@ MOSTLY = 0.5  # of a forward's time
 NAMED = 10  # things that it tried
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
-CALIBRATING = ("compile",)
 # With so many a compiler does not disturb what a GPU is asked for; evaluator.go has them too.
 SPARE_CORES = 4
 SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
