@@ -11,7 +11,7 @@ import tempfile
 import hostile
 
 from kwharness.build import builder_client, object_cache
-from kwharness.referee import evaluation
+from kwharness.referee import faults
 
 _SOURCE = 'extern "C" void f(float* x) {}\nint a;\n'
 _TEXT = f'lib = native(source="""\n{_SOURCE}""")\nclass ModelNew: ...\n'
@@ -90,7 +90,7 @@ def checked(result: dict[str, object]) -> None:
     """Checks what ``build`` gave."""
     assert result["status"] in ("", "rejected", "build_failed", "crashed", "timed_out"), result
     if result["status"]:
-        hostile.sentence(str(evaluation.Fault(str(result["status"]), str(result["reason"]))))
+        hostile.sentence(str(faults.Fault(str(result["status"]), str(result["reason"]))))
     hostile.sendable({k: v for k, v in result.items() if k != "made"})
     build = result["build"]
     assert isinstance(build, dict)
@@ -118,7 +118,7 @@ def one(data: bytes) -> None:
         try:
             assert isinstance(builder_client.export(server, _TEXT), str)
         except ValueError as e:
-            hostile.sentence(str(evaluation.Fault("crashed", f"it cannot be exported: {e}")))
+            hostile.sentence(str(faults.Fault("crashed", f"it cannot be exported: {e}")))
     finally:
         shutil.rmtree(folder)
     assert hostile.descriptors() <= before, "a descriptor was left open"

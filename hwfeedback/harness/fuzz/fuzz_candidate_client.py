@@ -12,7 +12,7 @@ import torch
 from kwharness.attribution import trace
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.model import weights
-from kwharness.referee import evaluation
+from kwharness.referee import faults
 
 _OK = {"ok": True}
 _SPEC = {"dtype": "float32", "shape": [2, 3]}
@@ -66,7 +66,7 @@ def one(data: bytes) -> None:
     client = CandidateClient(hostile.Hostile(script), 2.0)
     tensors, tree = [torch.ones(2, 3)], {"list": [{"t": 0}]}
     try:
-        with evaluation.faults("verifying it", client):
+        with faults.faults("verifying it", client):
             client.load("class ModelNew: ...", [], [], threads=1, timeout=2)
             client.init(tree, tensors, eval_mode=True, timeout=2)
             client.plan = client.plan_for(_WEIGHTS)
@@ -76,12 +76,12 @@ def one(data: bytes) -> None:
             answer = client.finish_forward()
             assert len(answer.outputs) == 1 and not answer.wrote and not answer.outside
             if answer.problem:
-                raise evaluation.Fault("wrong", answer.problem)
+                raise faults.Fault("wrong", answer.problem)
             work, calls = trace.report(client.trace(tree, tensors), True)
             client.ask({"op": "timed", "tree": tree, "order": []}, timeout=2)
             hostile.sendable([work, float(calls)])
             assert 0 <= work["custom"] <= 1 and len(work["operators"]) <= 64
-    except evaluation.Fault as e:
+    except faults.Fault as e:
         hostile.sentence(str(e))
         assert e.status in ("crashed", "timed_out", "wrong"), e.status
         hostile.sendable([e.hint, e.evidence, e.output])

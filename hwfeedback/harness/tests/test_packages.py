@@ -42,6 +42,8 @@ def imported(path: pathlib.Path, *, types: bool = True) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.module and not node.level, f"{path}:{node.lineno}: a relative import"
             whole = {f"{node.module}.{a.name}" for a in node.names}
+            package = node.module.removeprefix("kwharness.") in PACKAGES
+            assert whole <= set(MODULES) or not package, f"{path}:{node.lineno}: there is none"
             found |= whole & set(MODULES) or {node.module}
         elif types or not isinstance(node, ast.If) or "TYPE_CHECKING" not in ast.unparse(node.test):
             left += ast.iter_child_nodes(node)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import ast
 
-from kwharness.export import docstring, file_loader, guard, reference_weights
-from kwharness.export import file_facts as terms
+from kwharness.export import docstring, file_facts, file_loader, guard, reference_weights
 from kwharness.export.file_facts import REBUILDS, About
 
 
@@ -49,7 +48,7 @@ def _without_guard(source: str) -> str:
     ours = [n for n in found or () if _is_ours(n)]
     if not ours:
         return source
-    lines = terms.lines(behind)
+    lines = file_facts.lines(behind)
     for n in ours:
         assert n.end_lineno is not None
         lines[n.lineno - 1 : n.end_lineno] = [""] * (n.end_lineno - n.lineno + 1)

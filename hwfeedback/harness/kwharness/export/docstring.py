@@ -8,8 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from kwharness.export import file_facts as terms
-from kwharness.export import reference_weights
+from kwharness.export import file_facts, reference_weights
 from kwharness.export.file_facts import About
 
 WRITTEN = "Certified by kernelwright"  # begins the second part of a docstring of ours
@@ -21,7 +20,7 @@ LISTED = 8  # weights that are named
 def put(source: str, about: About, *, rebuilt: bool) -> str:
     tree = ast.parse(source.encode())
     mark = "\ufeff" if source.startswith("\ufeff") else ""
-    lines = [line.encode() for line in terms.lines(source.removeprefix(mark))]
+    lines = [line.encode() for line in file_facts.lines(source.removeprefix(mark))]
     own = ast.get_docstring(tree)
     if own is not None:
         node = tree.body[0]
@@ -99,11 +98,11 @@ def _said(reference: str) -> str:
 
 
 def _takes(about: About) -> list[str]:
-    names = terms.arguments(about)
+    names = file_facts.arguments(about)
     told: list[str] = []
     for t in about["inputs"]:
         name = names[t["argument"]] + "".join(f"[{k!r}]" for k in t["path"])
-        told.append(f"{name}: {t['dtype']} {_shape_text(terms.sizes(t))}")
+        told.append(f"{name}: {t['dtype']} {_shape_text(file_facts.sizes(t))}")
     others = []
     for d, own in sorted(_own(about).items()):
         tried = ", ".join(map(str, sorted({own, *about["tried"][d]})))

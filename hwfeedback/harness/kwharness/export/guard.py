@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from kwharness.export import file_facts as terms
+from kwharness.export import file_facts
 from kwharness.export.file_facts import REBUILDS, About
 
 GUARD = "# What this file is right for, checked before each call. Written by kernelwright.\n"
@@ -69,15 +69,15 @@ _SET = """def _kernelwright_set(_kernel):
 """
 
 
-def _left(said: terms.Signature, given: int) -> dict[str, str]:
+def _left(said: file_facts.Signature, given: int) -> dict[str, str]:
     """The parameters that nobody gave, with their defaults as text, where these can be written."""
     left: dict[str, str] = {}
     positional = [n for n in said["names"] if n not in said["keywords"]]
     for name in [*positional[given:], *said["keywords"]]:
-        if not terms.is_name(name) or name not in said["defaults"]:
+        if not file_facts.is_name(name) or name not in said["defaults"]:
             continue
         try:
-            left[name] = terms.literal(said["defaults"][name])
+            left[name] = file_facts.literal(said["defaults"][name])
         except ValueError:
             continue
     return left
@@ -110,7 +110,7 @@ def _compared(names: Iterable[str], depth: int) -> str:
 def _built(about: About, *, rebuilt: bool, sets: bool) -> str:
     """Returns what stands round the constructor, "" where there is nothing to say."""
     said, init = about["constructor"], about["init"]
-    names = terms.names_of(said, len(init))
+    names = file_facts.names_of(said, len(init))
     named = not said["any"] and len(names) == len(init)
     if not rebuilt and not sets and not (named and init):
         return ""
@@ -126,7 +126,7 @@ def _built(about: About, *, rebuilt: bool, sets: bool) -> str:
         taken, passed = ", ".join(listed), ", ".join(names)
         for name, tree in zip(names, init, strict=True):
             try:
-                fixed[name] = terms.literal(tree)
+                fixed[name] = file_facts.literal(tree)
             except ValueError:
                 continue
         fixed |= left
@@ -242,7 +242,7 @@ _CURRENT = """if value.get_device() != _current():
 _NEGATED = ("float16", "float32", "float64", "complex32", "complex64", "complex128")
 
 
-def _usual(label: str, number: int, t: terms.Tensor, about: About) -> str:
+def _usual(label: str, number: int, t: file_facts.Tensor, about: About) -> str:
     """Returns what one tensor of a call is mostly like, as few and quick comparisons."""
     dtype, gpu = t["dtype"], about["device"] == "cuda"
     order = f".permute({tuple(t['order'])!r})" if t["order"] else ""
@@ -261,7 +261,7 @@ def _usual(label: str, number: int, t: terms.Tensor, about: About) -> str:
 
 def _checked(about: About, *, sets: bool) -> str:
     """Returns what stands round forward: what a call is mostly given costs a few comparisons."""
-    names, said, on = terms.arguments(about), about["forward"], about["device"]
+    names, said, on = file_facts.arguments(about), about["forward"], about["device"]
     left = _left(said, len(names)) if names == said["names"][: len(names)] else {}
     order = [n for n in said["names"] if n in left and n not in said["keywords"]]
     alone = [n for n in said["keywords"] if n in left]
@@ -270,7 +270,7 @@ def _checked(about: About, *, sets: bool) -> str:
     takes, kinds, usual, only = "", "", ["not _grad()"], {}
     for i, t in enumerate(about["inputs"]):
         label = names[t["argument"]] + "".join(f"[{k!r}]" for k in t["path"])
-        dtype, sizes = f"torch.{t['dtype']}", tuple(terms.sizes(t))
+        dtype, sizes = f"torch.{t['dtype']}", tuple(file_facts.sizes(t))
         takes += (
             f"        {label!r}: ({t['argument']}, {tuple(t['path'])!r}, {dtype}, {sizes!r}, "
             f"{tuple(t['order'])!r}),\n"

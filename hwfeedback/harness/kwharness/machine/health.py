@@ -57,7 +57,7 @@ _SAYS = [
 _NAMED = re.compile("cuda|nvidia|nvml|gpu|driver", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
 SHOWN = 300  # characters
-JUDGE = "the judge"  # who met it in a process that runs no foreign code
+REFEREE = "the referee"  # who met it in a process that runs no foreign code
 STAGE = "device"  # at which a process fails that cannot begin on its GPU
 
 

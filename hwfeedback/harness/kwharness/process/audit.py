@@ -27,7 +27,6 @@ _VALID = (0x40082102, 0x80082102)  # the second one before Linux 5.17
 MOST_REFUSED = 1000
 MOST_FILES = 20  # that are kept by name
 LONGEST = 4096  # a path, with its end
-_STREAMS = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 # Where everybody looks for something: what is there is the same on every machine of its kind, or
 # a worker's own.
 _COMMON = (

@@ -31,7 +31,7 @@ import torch
 import kernelwright
 from kwharness.attribution import trace
 from kwharness.base.protocol import ProtocolError, Timeout
-from kwharness.build import builder_client, forbidden, object_cache
+from kwharness.build import builder_client, object_cache
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.client import Client
 from kwharness.clients.errors import (
@@ -39,9 +39,7 @@ from kwharness.clients.errors import (
     WorkerError,
     WorkerFailure,
     WorkerGone,
-    WorkerLate,
     how_it_ended,
-    ill,
     ran_out,
     sentence,
 )
@@ -61,16 +59,17 @@ from kwharness.numerics.correctness import Scale
 from kwharness.process import sandbox
 from kwharness.process.policy import SandboxError
 from kwharness.profile import ncu, profile_forward
+from kwharness.referee import costs, faults
 from kwharness.referee.warm_pool import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from kwharness.standalone import interpreter, sanitizers, usage
 from kwharness.task import inspect_task
-from kwharness.timing import weight_packing, window_base, windows_cuda
+from kwharness.timing import weight_packing, window_base
 from kwharness.timing.baselines import BaselineFailed
 from kwharness.timing.budgets import Budget, budget_of
 from kwharness.timing.timing import Timing
 from kwharness.timing.window_base import CallFailed
 from kwharness.timing.window_session import Redrawn, TimedWorker
-from kwharness.torch_compile import inductor, triton_cache
+from kwharness.torch_compile import inductor
 from kwharness.verify import assumptions, calibrate, findings, initial_weights, secret_draws, verify
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.initial_weights import Shared
@@ -85,10 +84,8 @@ PATIENCE_CALLS = {"quick": 64, "certify": 256}
 ASSUMING_S = {"quick": 15.0, "certify": 60.0}  # likewise, of what it may take for granted
 LOAD_S = 60.0
 REST_S = 1.0  # a killed process is gone by then, with its context
-GONE_S = 30.0  # or by then, where it has much to give back
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
-OUTPUT_KEPT = 4000
 VAGUE = 1.5  # Speedup.Vague in verdict.go
 PINS = 1.02  # of what a memory's clock and width say: clocks are told in whole MHz
 # A candidate may have so much memory of its own, beside its outputs, before it is who took what
@@ -101,10 +98,8 @@ SPAN_SHARE, SPAN_MS = 0.1, 0.002
 LEFT_OUT = 0.9
 SANITIZED = 6  # findings of a sanitizer that are shown
 MOSTLY = 0.5  # of a forward's time
-NAMED = 10  # things that it tried
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
-CALIBRATING = ("compile",)
 # With so many a compiler does not disturb what a GPU is asked for; evaluator.go has them too.
 SPARE_CORES = 4
 SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
@@ -114,312 +109,9 @@ Progress = Callable[[str, str], None]
 Learn = Callable[[dict[str, Any]], None]
 
 
-class Fault(Exception):
-    """The candidate's fault, as the verdict will say it."""
-
-    def __init__(
-        self,
-        status: str,
-        reason: str,
-        hint: str = "",
-        evidence: Sequence[str] = (),
-        output: str = "",
-    ) -> None:
-        super().__init__(sentence(reason) or "it failed without a word")
-        self.status = status
-        self.hint = hint
-        self.evidence = [e for e in evidence if e]
-        self.output = output
-
-
-class Infrastructure(Exception):
-    """Not the candidate's fault."""
-
-    def __init__(self, message: str, traceback: str = "") -> None:
-        super().__init__(message)
-        self.traceback = traceback
-
-
-class InCompany(Exception):
-    """It ran out of memory while the same file ran beside it: there may not be enough for two."""
-
-
-class Busy(Infrastructure):
-    """Somebody else was at work on the GPU: what was measured says nothing of the candidate."""
-
-    def __init__(self, others: Sequence[str]) -> None:
-        known = f"with contexts on it are {', '.join(others)}" if others else "NVML names none"
-        super().__init__(f"another process was at work on the GPU during a measurement: {known}")
-
-
-class NoRoom(Infrastructure):
-    """The task takes more memory to judge than the device has, and no candidate took it."""
-
-    def __init__(self, said: str, traceback: str = "") -> None:
-        first = (said.splitlines() or [""])[0]  # which says how much was asked for
-        message = f"judging the task takes more memory than the device has free: {first}"
-        super().__init__(message, traceback)
-
-
-_STAGES = {
-    "import": "importing the candidate",
-    "construct": "constructing ModelNew",
-    "weights": "loading the reference's weights into ModelNew",
-    "forward": "ModelNew's forward",
-    "output": "ModelNew's forward",
-}
-_HINTS = {
-    "weights": "give parameters the reference's names, construct them in its order, "
-    "or define load_reference_state(self, state_dict)",
-    "construct": "ModelNew takes the reference's init arguments",
-    "output": "return plain tensors, as the reference does",
-}
-
-
-_TOOK_MEMORY = ("it leaves the GPU without memory", "allocate less: the judge needs some, too")
-_FASTER = "make forward faster: it is called many times"
-
-
-class _Patience:
-    """How long the answers of a candidate's processes are waited for, all of them together."""
-
-    def __init__(self, seconds: float) -> None:
-        self.whole = self.left = seconds
-
-
-class _Awaited(CandidateClient):
-    """A candidate's process that is not timed."""
-
-    def __init__(
-        self, worker: Spawned, timeout: float, device: Device, patience: _Patience
-    ) -> None:
-        super().__init__(worker, timeout, device)
-        self.patience = patience
-        self._since = 0.0
-
-    def begin(self, msg: dict[str, Any], fds: Sequence[int], timeout: float, doing: str) -> None:
-        self._since = time.monotonic()
-        self.until = self._since + self.patience.left
-        super().begin(msg, fds, timeout, doing)
-
-    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
-        asked, before = time.monotonic(), self.granted()
-        try:
-            return super().finish(fds_wanted)
-        except WorkerLate:
-            asked = self._since  # whoever asked did nothing else meanwhile
-            raise
-        finally:
-            self.patience.left -= time.monotonic() - asked - (self.granted() - before)
-
-
-@contextmanager
-def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
-    """Turns what a candidate's worker does wrong into a Fault: its own failure, and that others
-    find no memory where it has taken it.
-    """
-    try:
-        yield
-    except (torch.OutOfMemoryError, CudaError) as e:
-        if worker is None or not ran_out(e) or not worker.took_memory():
-            raise
-        raise Fault("crashed", *_TOOK_MEMORY) from e
-    except WorkerFailure as e:
-        others = e.client is not worker and ran_out(e)
-        if others and worker is not None and worker.took_memory():
-            raise Fault("crashed", *_TOOK_MEMORY) from e
-        if e.client is not worker or (isinstance(e, WorkerGone) and e.client is None):
-            raise  # the reference's worker, or one that was lost: not this candidate's fault
-        raise _fault(e, doing) from e
-
-
-# What CUDA says of a kernel, and what to look at.
-_KERNEL = {
-    "illegal memory access": "check every index of every kernel: one read or wrote where nothing "
-    "of its lies",
-    "misaligned address": "a vector of 8 or 16 bytes is read or written at an address that is no "
-    "multiple of that: check the offsets of vector accesses",
-    "no kernel image is available": "it was compiled for another architecture: leave that to us",
-    "too many resources requested": "a block needs more registers or threads than there are: make "
-    "it smaller, or say __launch_bounds__",
-    "device-side assert": "an assert of a kernel failed",
-    "invalid configuration argument": "a grid or a block is empty or too large, or has too much "
-    "shared memory",
-    "unspecified launch failure": "a kernel went astray: check indices of shared memory, and that "
-    "every thread of a block reaches each barrier",
-}
-
-
-def _failed_build(e: WorkerError, workshop: Workshop | None) -> Fault | None:
-    """Returns the Fault of a candidate that does not go on without what does not compile."""
-    why = builder_client.not_built(e, workshop.failures) if workshop is not None else None
-    return None if why is None else Fault(why.status, str(why))
-
-
-def _fault(e: WorkerFailure, doing: str) -> Exception:
-    """Returns the Fault of a candidate whose worker failed, or Infrastructure."""
-    desk = e.client.desk if isinstance(e.client, CandidateClient) else None
-    if desk is not None and isinstance(e, WorkerError):
-        built = _failed_build(e, desk.workshop)
-        if built is not None:
-            return built
-    if isinstance(e, WorkerGone):
-        hint = ""
-        if "SIGSEGV" in str(e) or "SIGBUS" in str(e):
-            hint = "check every index: native code wrote or read outside its arrays"
-        what = f"the candidate's process {e} while {doing}"
-        return Fault("crashed", what, hint, (), e.log[-OUTPUT_KEPT:])
-    if isinstance(e, WorkerLate):
-        if isinstance(e.client, _Awaited) and e.client.patience.left <= 0:
-            what = f"its answers together took over {e.client.patience.whole:.0f} s, before timing"
-            return Fault("timed_out", what, _FASTER, (), e.log[-OUTPUT_KEPT:])
-        return Fault(
-            "timed_out", str(e), "look for a loop that does not end", (), e.log[-OUTPUT_KEPT:]
-        )
-    assert isinstance(e, WorkerError)
-    where = _STAGES.get(e.stage, doing)
-    line = f" (line {e.lines[-1]})" if e.lines else ""
-    first = e.message.strip().splitlines()[0][:300] if e.message.strip() else ""
-    output = e.client.worker.log()[-OUTPUT_KEPT:] if e.client is not None else ""
-    if e.ill:
-        # Whoever says so in its own words is asked again, and then it is its fault where a known
-        # candidate passes: evaluate.go.
-        return Infrastructure(health.told(where, e.ill), e.traceback)
-    if e.stage == "output":
-        return Fault("wrong", first, _HINTS["output"], [e.traceback], output)
-    if e.type == forbidden.NotAllowed.__name__:
-        what = f"{where} calls what policy forbids{line}: {first}"
-        return Fault("rejected", what, "do without, or catch it and go on", [e.traceback], output)
-    if e.type == "SystemExit":
-        what = f"{where} calls sys.exit{line}"
-        return Fault("crashed", what, "remove the call", [e.traceback], output)
-    if e.type in triton_cache.ERRORS:
-        said = (e.message.strip().splitlines() or [""])[-1][:300]
-        what = f"a Triton kernel does not compile{line}: {said}"
-        return Fault("build_failed", what, "", [e.message[:2000]], output)
-    if e.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in first:
-        what = f"{where} ran out of memory{line}"
-        return Fault("crashed", what, "allocate less", [e.traceback], output)
-    what = f"{where} raised {e.type}{line}" + (f": {first}" if first else "")
-    hint = _HINTS.get(e.stage, "")
-    if "active drivers" in first:
-        hint = "Triton's kernels run on a GPU, and the device is the CPU: write C++ for it"
-    hint = next((h for said, h in _KERNEL.items() if said in first), hint)
-    if e.type == "PermissionError":
-        hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"
-    return Fault("crashed", what, hint, [e.traceback], output)
-
-
-_ALONE = "the exported file, run by itself in a new interpreter"
-
-
-def _broken(e: interpreter.Broken, cuda: bool) -> Exception:
-    """Returns the Fault of an exported file that fails by itself, or Infrastructure."""
-    output = e.log[-OUTPUT_KEPT:]
-    if cuda and (words := health.said(output)):
-        return Infrastructure(health.told(_ALONE, words))
-    _, unfit, way = str(e).partition(usage.UNFIT)
-    what = f"{_ALONE}, fails: {sentence(way or str(e))}"
-    if unfit:
-        hint = "let ModelNew be as any module is: what it holds can be copied, moved and saved"
-        return Fault("crashed", what, hint, (), output)
-    hint = "import what it needs in the file itself, and nothing that only the harness has"
-    return Fault("timed_out" if e.late else "crashed", what, hint, (), output)
-
-
-def _reference_failed(e: calibrate.ReferenceBroken | WorkerError) -> Exception:
-    """Returns whose fault it is that the reference raises before any candidate runs: its own,
-    except that memory may have run out for what others hold, and that the GPU may not work.
-    """
-    error = e.error if isinstance(e, calibrate.ReferenceBroken) else e
-    if error.out_of_memory:
-        return NoRoom(error.message, error.traceback)
-    return inspect_task.failed(error)
-
-
 def _draws(reference: ReferenceClient, count: int) -> list[list[torch.Tensor]]:
     """Returns so many draws under secret seeds."""
     return reference.draws([secret_draws.secret() for _ in range(count)])[1]
-
-
-def _not_timed(e: BaselineFailed) -> Infrastructure | Ill:
-    """Returns what it means that a baseline could not be timed."""
-    if words := ill(e):
-        return Ill("timing the baselines", words)
-    if _busy(e) and windows_cuda.strangers_at_work():
-        return Busy(windows_cuda.sensors().strangers())
-    why = _lack(e)
-    return Infrastructure(str(e)) if why is None else NoRoom(str(why))
-
-
-def _busy(e: BaseException | None) -> bool:
-    """Whether all that has led to this began with a GPU that was at work for nobody."""
-    while e is not None:
-        if isinstance(e, CallFailed) and e.error.get("type") == window_base.GPU_BUSY:
-            return True
-        e = e.__cause__
-    return False
-
-
-def _acquit(e: CallFailed, candidates: Sequence[CandidateClient]) -> None:
-    """Raises Busy where the GPU is at work although no process of the candidate's is left: whatever
-    it had there ended with it, so the work is a stranger's.
-    """
-    for c in candidates:
-        c.kill()
-    gone = all(c.worker.wait(GONE_S) is not None for c in candidates)
-    if gone and windows_cuda.strangers_at_work():
-        raise Busy(windows_cuda.sensors().strangers()) from e
-
-
-def _lack(e: BaseException) -> BaseException | None:
-    """Returns what says, among all that has led to this, that there was no memory."""
-    why: BaseException | None = e
-    while why is not None and not ran_out(why):
-        if isinstance(why, interpreter.Broken) and why.out_of_memory:
-            break
-        why = why.__cause__
-    return why
-
-
-class Costs:
-    """Seconds by part, of the thread that made it.
-
-    A part within another counts for itself alone: they add up.
-    """
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self.parts: dict[str, float] = {}
-        self._open: list[str] = []
-        self._since = 0.0
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        if threading.get_ident() != self._thread:
-            yield
-            return
-        self._pass()
-        self._open.append(name)
-        try:
-            yield
-        finally:
-            self._pass()
-            self._open.pop()
-
-    def moved(self, seconds: float, name: str) -> None:
-        """Gives what the part that is open has taken to another."""
-        self._pass()
-        for part, s in ((self._open[-1], -seconds), (name, seconds)):
-            self.parts[part] = self.parts.get(part, 0.0) + s
-
-    def _pass(self) -> None:
-        """Gives the time since the last change to the innermost part."""
-        now = time.perf_counter()
-        if self._open:
-            name = self._open[-1]
-            self.parts[name] = self.parts.get(name, 0.0) + now - self._since
-        self._since = now
 
 
 def device_of(request: dict[str, Any]) -> Device:
@@ -431,7 +123,7 @@ def device_of(request: dict[str, Any]) -> Device:
         return devices.gpu()
     except (RuntimeError, CudaError) as e:
         if words := health.said(str(e)):
-            raise Ill(health.JUDGE, words) from e
+            raise Ill(health.REFEREE, words) from e
         raise
 
 
@@ -504,7 +196,7 @@ class Evaluation:
         self._programs: dict[str, Program] = {}  # of named baselines
         self.known = request.get("known") or {}
         self.limits = request.get("limits") or {}
-        self.costs = Costs()
+        self.costs = costs.Costs()
         self.start = time.monotonic()
         self.missing: list[str] = []
         self.state: list[torch.Tensor] = []
@@ -526,7 +218,7 @@ class Evaluation:
         self._upcoming: list[Future[Any]] = []  # builds of the candidates that come after this one
         self._met: list[CandidateClient] = []  # those that met the candidate
         self._references: list[ReferenceClient] = []
-        self._patience: _Patience | None = None  # begins with the first of them
+        self._patience: faults.Patience | None = None  # begins with the first of them
         # Of a timed call that was wrong: what holds for it, and its input.
         self._caught: secret_draws.Job | None = None
         self._compiling = threading.Event()  # the candidate's own part of its build is over
@@ -633,7 +325,7 @@ class Evaluation:
         *,
         poison: bool,
         stand_in: bool = False,
-        patience: _Patience | None = None,
+        patience: faults.Patience | None = None,
     ) -> CandidateClient:
         """Starts a candidate worker, constructed and with the weights of this evaluation.
 
@@ -649,8 +341,8 @@ class Evaluation:
         self.missing = worker.missing
         if self._patience is None:
             calls = PATIENCE_CALLS[self.level] * FORWARD_EAGERS * self.eager_s
-            self._patience = _Patience(PATIENCE_S[self.level] + calls + looks)
-        client = _Awaited(worker, timeout, self.device, patience or self._patience)
+            self._patience = faults.Patience(PATIENCE_S[self.level] + calls + looks)
+        client = faults.Awaited(worker, timeout, self.device, patience or self._patience)
         client.sparing = self.sparing
         client.free_before = self.device.free_bytes()
         client.fair_bytes = FAIR_BYTES + self._output_bytes()
@@ -677,7 +369,7 @@ class Evaluation:
         p = program or self.program
         opened: list[int] = []
         try:
-            with self.costs.part("load"), faults("importing the candidate", client):
+            with self.costs.part("load"), faults.faults("importing the candidate", client):
                 artifacts = p.artifacts()
                 self._give_libraries(client, artifacts)
                 opened = object_cache.open_artifacts({"artifacts": artifacts})
@@ -803,7 +495,7 @@ class Evaluation:
                 answer = self._run(beside.submit(self._build_this))
             except Ill as e:
                 if self._met:
-                    raise Infrastructure(str(e), e.traceback) from e
+                    raise faults.Infrastructure(str(e), e.traceback) from e
                 raise
             finally:
                 if self._compilers_disturb():
@@ -922,14 +614,14 @@ class Evaluation:
         v["language"] = v["language"] or built["language"]
         self.missing = built["missing"]
         if built["status"]:
-            raise Fault(built["status"], built["reason"])
+            raise faults.Fault(built["status"], built["reason"])
         self.program.workshop = self._workshop(self.program.text, built)
 
     def _has_custom_code(self) -> None:
         if not self.program.artifacts():
             idle = self.program.build["triton"] and self.device.kind == "cpu"
             more = ": it imports Triton, and the device is the CPU" if idle else ""
-            raise Fault(
+            raise faults.Fault(
                 "rejected",
                 f"it has no custom code: nothing was built for it{more}",
                 "write a kernel with native(), load_inline() or Triton for one operator of it "
@@ -1034,7 +726,7 @@ class Evaluation:
             judge = self.verification
             assert judge is not None
             like = (judge.outputs, judge.output_tree, judge.aliases)
-            with faults("compiling what it calls", client):
+            with faults.faults("compiling what it calls", client):
                 client.begin_forward(tree, inputs, *like)
                 client.finish_forward()
                 fd, libraries = client.compiled()
@@ -1043,7 +735,7 @@ class Evaluation:
             try:
                 return object_cache.keep_kernels(self._called_in, key, fd, libraries)
             except builder_client.Failed as e:
-                raise Fault(e.status, f"compiling what it calls: {e}") from e
+                raise faults.Fault(e.status, f"compiling what it calls: {e}") from e
             finally:
                 for opened in (fd, *libraries.values()):
                     os.close(opened)
@@ -1072,7 +764,7 @@ class Evaluation:
                     self._built(build, v)  # nothing need be drawn for it
                 self._prepare(reference)
             except (calibrate.ReferenceBroken, WorkerError) as e:
-                raise _reference_failed(e) from e
+                raise faults.of_reference(e) from e
             if not alone:
                 self._time_eager_beside(build, reference)
                 self._built(build, v)
@@ -1091,26 +783,28 @@ class Evaluation:
             self._profile(reference, v, learned)
             v["status"] = "certified" if self.level == "certify" else "correct"
             v["reason"] = self._success(v)
-        except Fault as e:
-            if self.had_company and _lack(e) is not None:
-                raise InCompany(str(e)) from e
+        except faults.Fault as e:
+            if self.had_company and faults.lack_of_memory(e) is not None:
+                raise faults.InCompany(str(e)) from e
             v["status"], v["reason"], v["hint"] = e.status, str(e), e.hint
             v["evidence"] += e.evidence
             v["output"] = e.output or self.log
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
             if isinstance(e, WorkerError) and ran_out(e):
-                raise NoRoom(e.message, e.traceback) from e
+                raise faults.NoRoom(e.message, e.traceback) from e
             if isinstance(e, (WorkerError, WorkerGone)) and e.ill:
                 raise inspect_task.failed(e) from e
-            raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
+            raise faults.Infrastructure(
+                f"the reference's worker: {e}", getattr(e, "traceback", "")
+            ) from e
         except (SandboxError, ProtocolError) as e:
-            raise Infrastructure(str(e)) from e
+            raise faults.Infrastructure(str(e)) from e
         except (RuntimeError, CudaError) as e:
             if ran_out(e):
-                raise NoRoom(str(e)) from e
+                raise faults.NoRoom(str(e)) from e
             if words := health.said(str(e)):
-                raise Ill(health.JUDGE, words) from e
+                raise Ill(health.REFEREE, words) from e
             raise
         finally:
             for empty in self._ahead.values():
@@ -1323,7 +1017,7 @@ class Evaluation:
                     self.server, self.program.text, self.sandbox, about
                 )
             except ValueError as e:
-                raise Fault("crashed", f"it cannot be exported: {e}") from e
+                raise faults.Fault("crashed", f"it cannot be exported: {e}") from e
         self.program.source = self.exported
         if not self.program.handed_out:
             shop = self.program.workshop
@@ -1400,7 +1094,7 @@ class Evaluation:
             self._export(reference, verification.tried)
             try:
                 candidate = self.candidate(reference, poison=True)
-            except Fault:
+            except faults.Fault:
                 if not self._leaves_the_rebuild(reference):
                     raise
                 candidate = self.candidate(reference, poison=True)
@@ -1411,17 +1105,17 @@ class Evaluation:
         try:
             if self._company and self._runs_alone() and not self._compilers_disturb():
                 self._begin_alone(reference, beside=True)
-            with self._verifying(reference, candidate), faults("verifying it", candidate):
+            with self._verifying(reference, candidate), faults.faults("verifying it", candidate):
                 try:
                     verification.run(candidate, lambda: self.candidate(reference, poison=True))
                 except findings.Failed as e:
-                    raise Fault(
-                        e.status, str(e), e.hint, (), candidate.worker.log()[-OUTPUT_KEPT:]
+                    raise faults.Fault(
+                        e.status, str(e), e.hint, (), candidate.worker.log()[-faults.OUTPUT_KEPT :]
                     ) from e
-            with self.costs.part("trace"), faults("tracing it", candidate):
+            with self.costs.part("trace"), faults.faults("tracing it", candidate):
                 draw = verification.draws[0]
                 seen = candidate.trace(draw.tree, draw.tensors)
-            self.log = candidate.worker.log()[-OUTPUT_KEPT:]
+            self.log = candidate.worker.log()[-faults.OUTPUT_KEPT :]
         finally:
             candidate.kill()
             if self.sparing:
@@ -1476,9 +1170,9 @@ class Evaluation:
         assert self.verification is not None and plan.other is not None
         client = candidate or self.candidate(reference, poison=True)
         try:
-            with self._verifying(reference, client), faults("being tried", client):
+            with self._verifying(reference, client), faults.faults("being tried", client):
                 right = self.verification.right_on_first(client)
-        except Fault:
+        except faults.Fault:
             right = False  # it is judged by the other
         finally:
             client.kill()
@@ -1519,7 +1213,7 @@ class Evaluation:
             return []
         try:
             candidate = self.candidate(reference, poison=True)
-        except Fault:
+        except faults.Fault:
             return []  # the contents may be what it asks for
         candidate.kill()
         alike = zip(breaks, candidate.broken, strict=True)
@@ -1544,10 +1238,10 @@ class Evaluation:
         candidate = self.candidate(reference, poison=True)
         doing = "being constructed under another seed"
         try:
-            with self._verifying(reference, candidate), faults(doing, candidate):
+            with self._verifying(reference, candidate), faults.faults(doing, candidate):
                 judge.judge_constructed(candidate)
         except findings.Failed as e:
-            raise Fault(e.status, f"constructed under another seed: {e}", e.hint) from e
+            raise faults.Fault(e.status, f"constructed under another seed: {e}", e.hint) from e
         finally:
             candidate.kill()
 
@@ -1559,14 +1253,14 @@ class Evaluation:
     def _assume(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
         """Looks for what it takes for granted. Raises a Fault where that may not be."""
         assert self.verification is not None
-        patience = _Patience(ASSUMING_S[self.level])
+        patience = faults.Patience(ASSUMING_S[self.level])
         own = self.state
 
         def start(state: Sequence[torch.Tensor]) -> CandidateClient:
             self.state = list(state)
             try:
                 return self.candidate(reference, poison=True, patience=patience)
-            except Fault as e:
+            except faults.Fault as e:
                 raise assumptions.NotStarted(str(e)) from e
             finally:
                 self.state = own
@@ -1575,7 +1269,7 @@ class Evaluation:
         told = [*self.verification.assumes(start), *self._takes_of_weights()]
         v["assumes"] = [sentence(s) for s in told]
         if v["assumes"] and self._strict:
-            raise Fault(
+            raise faults.Fault(
                 "wrong",
                 f"its inputs are strict, and it {v['assumes'][0]}",
                 "compute what the reference computes whatever the inputs are",
@@ -1596,7 +1290,7 @@ class Evaluation:
         # A CUDA graph replays what was called when it was captured, before the trace.
         if not calls and (self.device.kind == "cpu" or self._right_without(reference)):
             did = ", ".join(trace.computes(work)[:6]) or "nothing"
-            raise Fault(
+            raise faults.Fault(
                 "rejected",
                 f"none of its custom code ran in a forward: the work was done by {did}",
                 "call the custom kernel in forward, at module level names such as lib.kernel(...)",
@@ -1609,7 +1303,7 @@ class Evaluation:
         mostly = work["custom"] >= MOSTLY and not trace.as_much(seen, operators, elements)
         if not trace.covers(seen, operators) and not mostly:
             did = ", ".join(dict.fromkeys(operators))
-            raise Fault(
+            raise faults.Fault(
                 "rejected",
                 f"its custom code covers no operator of the task: PyTorch ran {did}",
                 "compute at least one of them in the custom kernel, and not beside it",
@@ -1620,7 +1314,7 @@ class Evaluation:
                 "needed: a CUDA graph replays it, and what else is in that is not seen"
             )
         elif (trace.computes(work) or self.level == "certify") and self._right_without(reference):
-            raise Fault(
+            raise faults.Fault(
                 "rejected",
                 "its output is right when its custom code does nothing",
                 "have the custom kernel compute what forward returns",
@@ -1631,13 +1325,13 @@ class Evaluation:
         assert self.verification is not None
         try:
             candidate = self.candidate(reference, poison=True, stand_in=True)
-        except Fault:
+        except faults.Fault:
             return False  # it needs it to be constructed
         try:
             doing = "running without its custom code"
-            with self._verifying(reference, candidate), faults(doing, candidate):
+            with self._verifying(reference, candidate), faults.faults(doing, candidate):
                 return self.verification.right_on_first(candidate)
-        except Fault:
+        except faults.Fault:
             return False
         finally:
             candidate.kill()
@@ -1657,7 +1351,7 @@ class Evaluation:
                 candidate = self.candidate(reference, poison=True)
             workers.append(candidate)
             self.verification.general(reference, candidate)
-        except (Fault, WorkerFailure, torch.OutOfMemoryError, CudaError) as e:
+        except (faults.Fault, WorkerFailure, torch.OutOfMemoryError, CudaError) as e:
             if isinstance(e, CudaError) and not ran_out(e):
                 raise
             said = str(e).partition("\n")[0]
@@ -1781,9 +1475,9 @@ class Evaluation:
             running.close()  # there may be no room for both
             self.verification.judge_unseen(tree, inputs, outputs)
         except interpreter.Broken as e:
-            raise _broken(e, cuda) from e
+            raise faults.of_exported_file(e, cuda) from e
         except findings.Failed as e:
-            raise Fault(e.status, f"{_ALONE}, is wrong: {e}", e.hint) from e
+            raise faults.Fault(e.status, f"{faults.STANDALONE}, is wrong: {e}", e.hint) from e
         finally:
             running.close()
             self._alone = None
@@ -1806,10 +1500,10 @@ class Evaluation:
         ending = ".so" if self.device.kind == "cpu" else ".cubin"
         judged = {a.get("loaded") for a in self.program.artifacts()}
         if any(kind == ending and what not in judged for kind, what in built):
-            raise Fault(
+            raise faults.Fault(
                 "rejected",
-                f"{_ALONE}, builds something else of its source than what was judged: its compiler "
-                "reads a file or a variable that is not in the source",
+                f"{faults.STANDALONE}, builds something else of its source than what was judged: "
+                "its compiler reads a file or a variable that is not in the source",
                 "put all that the source needs into its text",
             )
 
@@ -1821,7 +1515,7 @@ class Evaluation:
         self.verification.report.evidence += sanitizers.told(checks, few)
         for c in checks:
             if c.convicts:
-                raise Fault(
+                raise faults.Fault(
                     "wrong",
                     f"compute-sanitizer's {c.tool} finds on inputs of {whole}: {c.findings[0]}",
                     sanitizers.HINTS[c.tool],
@@ -1851,7 +1545,7 @@ class Evaluation:
             # A baseline is timed next: what it holds must be gone. At quick on a GPU hardly ever.
             c.waits = self.level == "certify" or self.device.kind == "cpu" or self.sparing
             candidates.append(c)
-            with faults("preparing to be timed", c):
+            with faults.faults("preparing to be timed", c):
                 c.ask(self._containers(), timeout=LOAD_S)
             c.builds_on_its_own()
             self._nobody_but(c)
@@ -1874,14 +1568,14 @@ class Evaluation:
             hint = "compute every output in every call, from that call's input"
             if self._caught is not None and self._deceives(reference):
                 said = "asked again outside the clock it is right on the same input"
-                raise Fault("cheated", f"{timed.wrong}; {said}", hint)
-            raise Fault("wrong", timed.wrong, hint)
+                raise faults.Fault("cheated", f"{timed.wrong}; {said}", hint)
+            raise faults.Fault("wrong", timed.wrong, hint)
         if timed.excess and not self._explains:
-            raise Fault(
+            raise faults.Fault(
                 "rejected", timed.excess, "start as many threads as OMP_NUM_THREADS says, no more"
             )
         if timed.hides:
-            raise Fault("cheated", timed.hides, "leave the clock and the harness alone")
+            raise faults.Fault("cheated", timed.hides, "leave the clock and the harness alone")
         objects = [a["path"] for a in self.program.artifacts()]
         if timed.seen.too_much(objects):
             said = (
@@ -1891,7 +1585,7 @@ class Evaluation:
             )
             if self._requires_custom():
                 hint = "compute in the same way whether or not anybody looks"
-                raise Fault("cheated", said, hint)
+                raise faults.Fault("cheated", said, hint)
             v["evidence"].append(said)  # whoever does the work may do it
         self._possible(timed)
         self._fill(v, timed)
@@ -1927,8 +1621,8 @@ class Evaluation:
         names = reference.info["names"]
         states = itertools.cycle([judge.changed(), self.state])
         tree, inputs = judge.draws[0].get()
-        with self.costs.part("packing"), suppress(Fault):
-            patience = _Patience(weight_packing.PACKING_S)
+        with self.costs.part("packing"), suppress(faults.Fault):
+            patience = faults.Patience(weight_packing.PACKING_S)
             client = self.candidate(reference, poison=False, patience=patience)
 
             def call() -> float:
@@ -1944,7 +1638,7 @@ class Evaluation:
                     client.set_state(names, next(states), in_place=True)
 
             try:
-                with faults("packing its weights", client):
+                with faults.faults("packing its weights", client):
                     told = weight_packing.told(change, call, keeps=keeps)
                     notes += [told] if told else []
             except (torch.OutOfMemoryError, CudaError) as e:
@@ -1968,7 +1662,7 @@ class Evaluation:
         ms = float(timed.report["candidate"]["high_ms"])
         if ms >= least_ms:
             return
-        raise Fault(
+        raise faults.Fault(
             "cheated",
             f"{ms:.4g} ms is a time in which this memory, of {pins:.4g} GB/s, cannot move what has "
             f"to be read and written: that takes {least_ms:.4g} ms",
@@ -2084,7 +1778,7 @@ class Evaluation:
                 for name, seconds in timing.spent_s.items():
                     self.costs.moved(seconds, f"baseline {name}")
             except BaselineFailed as e:
-                raise _not_timed(e) from e
+                raise faults.of_baseline(e) from e
         shares = self.level == "quick" and self.device.kind in SHARES and not self.sparing
         shares = shares and self.seed == CONSTRUCTION_SEED  # others' weights are not secret
         if self._batch is not None and shares:
@@ -2173,31 +1867,35 @@ class Evaluation:
         spawn: Callable[[], CandidateClient],
         candidates: Sequence[CandidateClient],
     ) -> Any:
-        with faults("being timed"):
+        with faults.faults("being timed"):
             try:
                 return timing.measure(spawn, self._traced)
             except BaselineFailed as e:
-                raise _not_timed(e) from e
+                raise faults.of_baseline(e) from e
             except CallFailed as e:
                 if e.error.get("type") == window_base.TOOK_MEMORY:
-                    raise Fault("crashed", *_TOOK_MEMORY) from e
+                    raise faults.Fault("crashed", *faults.TOOK_MEMORY) from e
                 if e.error.get("type") == window_base.GPU_BUSY and self.device.kind == "cuda":
-                    _acquit(e, candidates)
+                    faults.acquit(e, candidates)
                 if e.error.get("type") in (window_base.RAN_ON, window_base.GPU_BUSY):
-                    raise Fault("cheated", str(e.error.get("message"))[:300]) from e
+                    raise faults.Fault("cheated", str(e.error.get("message"))[:300]) from e
                 if e.error.get("type") == "OutputMismatch":
                     message = str(e.error.get("message"))[:300]
-                    raise Fault("wrong", f"in a timed call: {message}", _HINTS["output"]) from e
+                    raise faults.Fault(
+                        "wrong", f"in a timed call: {message}", faults.HINTS["output"]
+                    ) from e
                 error = WorkerError({**e.error, "stage": "forward"})
-                raise _failed_build(error, self.program.workshop) or error from e
+                raise faults.of_build(error, self.program.workshop) or error from e
             except ProtocolError as e:
                 if isinstance(e, Timeout) or not candidates:
-                    raise Fault("timed_out", f"a timed call took too long: {e}", _FASTER) from e
+                    raise faults.Fault(
+                        "timed_out", f"a timed call took too long: {e}", faults.FASTER
+                    ) from e
                 end = candidates[-1].worker.wait(5)
                 message = f"the candidate's process {how_it_ended(end)} while it was timed"
                 if end is not None and end.blameless:
-                    raise Infrastructure(message) from e
-                raise Fault("crashed", message) from e
+                    raise faults.Infrastructure(message) from e
+                raise faults.Fault("crashed", message) from e
 
     def _spawn_baseline(self, name: str, reference: ReferenceClient) -> Client:
         assert self.verification is not None
@@ -2263,7 +1961,7 @@ class Evaluation:
             program = Program(given["source"], given["source"])
             program.build = self._build(given, lambda _: None)
             if program.build["status"]:
-                raise Fault(program.build["status"], program.build["reason"])
+                raise faults.Fault(program.build["status"], program.build["reason"])
             program.workshop = self._workshop(program.text, program.build)
             if self._compiles_when_called(program):
                 self._add_kernels(reference, program)
@@ -2292,7 +1990,7 @@ class Evaluation:
             right = self._is_right(reference, program)
         if not right:
             assert program.plan is not None
-            raise Fault(
+            raise faults.Fault(
                 "wrong",
                 "it is not right with the reference's weights, which it is known to have "
                 f"{program.plan.mode}",
@@ -2308,7 +2006,7 @@ class Evaluation:
         kept = [m and not may for m, may in zip(moved, program.plan.may_move(moved), strict=True)]
         pairs = zip(kept, judge.original, self.state, strict=True)
         try:
-            with faults("being tried", client):
+            with faults.faults("being tried", client):
                 return judge.right_with(client, [first if k else now for k, first, now in pairs])
         finally:
             client.kill()
@@ -2363,9 +2061,9 @@ class Evaluation:
         assert self.verification is not None and self._caught is not None
         candidate = self.candidate(reference, poison=True)
         try:
-            with faults("being asked again", candidate):
+            with faults.faults("being asked again", candidate):
                 return self.verification.right_again(candidate, self._caught)
-        except Fault:
+        except faults.Fault:
             return False  # it fails where it is not timed, too
         finally:
             candidate.kill()
@@ -2660,9 +2358,9 @@ def tried(who: str, workers: Sequence[Spawned]) -> list[str]:
         ("tried what the sandbox refuses", refused),
         ("asked for files that are not its own", files),
     ):
-        times = [n if k == 1 else f"{n} ({k} times)" for n, k in found.most_common(NAMED)]
-        if len(found) > NAMED:
-            times.append(f"and {len(found) - NAMED} more")
+        times = [n if k == 1 else f"{n} ({k} times)" for n, k in found.most_common(faults.NAMED)]
+        if len(found) > faults.NAMED:
+            times.append(f"and {len(found) - faults.NAMED} more")
         if times:
             said.append(f"{who} {what}: {sentence(', '.join(times))}")
     return said
@@ -2698,7 +2396,7 @@ def evaluate(
     e = Evaluation(server, request, fds, progress, learn, kept)
     try:
         return e.run()
-    except (InCompany, NoRoom):
+    except (faults.InCompany, faults.NoRoom):
         if not e.had_company:
             raise
     return Evaluation(server, request, fds, progress, learn, kept, company=False).run()

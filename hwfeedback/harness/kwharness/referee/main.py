@@ -28,8 +28,8 @@ from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
 from kwharness.process import fork_client, sandbox
 from kwharness.process.policy import SandboxError
-from kwharness.referee import evaluation, warm_pool
-from kwharness.referee.evaluation import Infrastructure
+from kwharness.referee import evaluation, faults, warm_pool
+from kwharness.referee.faults import Infrastructure
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
 from kwharness.torch_compile import inductor
@@ -78,9 +78,9 @@ class Referee:
                 answer = {"type": "error", "error": _error(kind, e)}
             except toolchain.Missing as e:
                 answer = {"type": "error", "error": _error("missing", e)}
-            except evaluation.NoRoom as e:
+            except faults.NoRoom as e:
                 answer = {"type": "error", "error": _error("no_room", e)}
-            except evaluation.Busy as e:
+            except faults.Busy as e:
                 answer = {"type": "error", "error": _error("busy", e)}
             except Ill as e:
                 answer = {"type": "error", "error": _error("ill", e)}
@@ -273,13 +273,13 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
     elif isinstance(e, OSError) and e.strerror and e.filename:
         message = f"{e.filename}: {e.strerror}"
     elif words := errors.ill(e):
-        message = health.told(health.JUDGE, words)
+        message = health.told(health.REFEREE, words)
     else:
         message = f"{type(e).__name__}: {e}"
     hint = "run kernelwright doctor" if isinstance(e, SandboxError) else ""
-    if isinstance(e, evaluation.NoRoom):
+    if isinstance(e, faults.NoRoom):
         hint = inspect_task.SMALLER
-    if isinstance(e, evaluation.Busy):
+    if isinstance(e, faults.Busy):
         hint = "end what else computes on this GPU, or measure on another"
     kept = getattr(e, "traceback", "") or traceback.format_exc()
     return {"kind": kind, "message": message[:2000], "hint": hint, "traceback": kept[-8000:]}

@@ -232,7 +232,7 @@ def inspect(
             message = "judging the task takes more memory than the device has free"
             raise Invalid(message, SMALLER, str(e)) from e
         if words := health.said(str(e)):
-            raise Ill(health.JUDGE, words) from e
+            raise Ill(health.REFEREE, words) from e
         raise
     finally:
         reference.kill()

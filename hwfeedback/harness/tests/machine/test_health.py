@@ -18,7 +18,7 @@ from kwharness.clients import candidate_client, errors, reference_client
 from kwharness.machine import device, health
 from kwharness.machine.health import Ill
 from kwharness.process import sandbox
-from kwharness.referee import evaluation
+from kwharness.referee import evaluation, faults
 from kwharness.referee import main as referee
 from kwharness.standalone import interpreter
 from kwharness.task import inspect_task
@@ -108,8 +108,8 @@ def test_what_is_said_is_told_with_what_to_do(
     text = before + shown + after
     assert health.said(f"Of something else.\n\a{text}") == shown
     error = {"stage": "forward", "type": "AcceleratorError", "message": text}
-    failed = evaluation._fault(errors.WorkerError(error), "being timed")
-    assert isinstance(failed, evaluation.Infrastructure)
+    failed = faults._fault(errors.WorkerError(error), "being timed")
+    assert isinstance(failed, faults.Infrastructure)
     assert str(failed).startswith(f"ModelNew's forward met a GPU that does not work: {shown}; ")
     assert advice in str(failed) and len(str(failed)) < 400
 
@@ -184,8 +184,8 @@ def test_a_process_that_cannot_begin_on_its_gpu(judge: Judge) -> None:
     worker = judge.server.spawn("candidate", {"threads": 1, "device": "cuda"})
     client = candidate_client.CandidateClient(worker, 30, Played())
     with (
-        pytest.raises(evaluation.Infrastructure, match="met a GPU that does not work"),
-        evaluation.faults("importing the candidate", client),
+        pytest.raises(faults.Infrastructure, match="met a GPU that does not work"),
+        faults.faults("importing the candidate", client),
     ):
         client.load("", [], [], threads=1, timeout=120)
     client.kill()
@@ -208,10 +208,10 @@ def test_the_judge_meets_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> No
     serving.join(120)
     assert answer["error"]["kind"] == "ill"
     assert answer["error"]["message"].startswith(
-        f"the judge met a GPU that does not work: {TOO_OLD}; {NEWER}"
+        f"the referee met a GPU that does not work: {TOO_OLD}; {NEWER}"
     )
     said = referee._error("infrastructure", RuntimeError("CUDA error: unknown error"))
-    assert said["message"].startswith("the judge met a GPU that does not work: CUDA error: unk")
+    assert said["message"].startswith("the referee met a GPU that does not work: CUDA error: unk")
 
 
 # Calibration and what follows.
@@ -231,7 +231,7 @@ def test_a_family_that_meets_it_is_not_left_out(judge: Judge) -> None:
 
     with pytest.raises(errors.WorkerError, match="GPU is lost") as e:
         calibrated(LOST)
-    assert str(evaluation._reference_failed(e.value)).startswith("Model's forward met a GPU")
+    assert str(faults.of_reference(e.value)).startswith("Model's forward met a GPU")
     left = calibrated("raise ValueError('nothing but zeros')")
     assert "zeros" not in left.families and any("ValueError" in n for n in left.notes)
 
@@ -249,7 +249,7 @@ LATER = {
             forward=f"\n        N[0] += 1\n        if N[0] > 4: {LOST}\n"
             "        return torch.softmax(x, -1)",
         ),
-        evaluation.Infrastructure,
+        faults.Infrastructure,
     ),
 }
 
@@ -286,7 +286,7 @@ def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
         return
     with pytest.raises(timing.BaselineFailed) as e:
         timing.Timing._leave_out(times, lost, "it is left out")  # type: ignore[arg-type]
-    told = evaluation._not_timed(e.value)
+    told = faults.of_baseline(e.value)
     assert isinstance(told, Ill) and str(told).startswith("timing the baselines met a GPU that")
 
 
@@ -302,5 +302,7 @@ def test_a_candidate_on_the_cpu_meets_none(judge: Judge) -> None:
 @pytest.mark.parametrize(("cuda", "raised"), [(True, "Infrastructure"), (False, "Fault")])
 def test_an_exported_file_that_meets_it(cuda: bool, raised: str) -> None:
     log = "RuntimeError: CUDA error: GPU is lost\nCompile with `TORCH_USE_CUDA_DSA`.\n"
-    failed = evaluation._broken(interpreter.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), cuda)
+    failed = faults.of_exported_file(
+        interpreter.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), cuda
+    )
     assert type(failed).__name__ == raised and "in a new interpreter" in str(failed)

@@ -26,7 +26,7 @@ from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerGone, WorkerLate
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.process.fork_client import Exit
-from kwharness.referee.evaluation import Fault, faults
+from kwharness.referee.faults import Fault, faults
 from kwharness.timing import input_pool, window_base, window_session
 
 Answer = Callable[[socket.socket], None]

@@ -23,7 +23,7 @@ from kwharness.base.protocol import Channel, Closed
 from kwharness.build import builder_client, reports
 from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
-from kwharness.referee import evaluation, warm_pool
+from kwharness.referee import evaluation, faults, warm_pool
 from kwharness.referee import main as referee
 from kwharness.task import inspect_task
 from kwharness.timing import timing, window_session, windows_cuda
@@ -769,7 +769,7 @@ def test_custom_code_that_only_a_graph_calls(
     )
     does = evaluation.Evaluation._does_the_work
     if says:
-        with pytest.raises(evaluation.Fault, match=says):
+        with pytest.raises(faults.Fault, match=says):
             does(played, None, seen, work, calls)  # type: ignore[arg-type]
     else:
         does(played, None, seen, work, calls)  # type: ignore[arg-type]
@@ -810,15 +810,15 @@ def test_a_strangers_work_convicts_nobody(
     candidate = types.SimpleNamespace(kill=lambda: told.append("killed"), worker=worker)
     played = types.SimpleNamespace(device=types.SimpleNamespace(kind="cuda"), _traced=0.0)
     times = types.SimpleNamespace(measure=measure)
-    raised = evaluation.Busy if ends == "busy" else evaluation.Fault
+    raised = faults.Busy if ends == "busy" else faults.Fault
     with pytest.raises(raised) as caught:
         evaluation.Evaluation._measure(played, times, None, [candidate])  # type: ignore[arg-type]
     assert told == ["killed", "waited"]
     said = str(caught.value)
     if ends == "busy":
-        assert isinstance(caught.value, evaluation.Infrastructure)
+        assert isinstance(caught.value, faults.Infrastructure)
         assert "another process was at work on the GPU" in said and "4711 (python3)" in said
-        assert "NVML names none" in str(evaluation.Busy([]))
+        assert "NVML names none" in str(faults.Busy([]))
     else:
         assert caught.value.status == ends and "the GPU is at work after it" in said
 
@@ -830,9 +830,9 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
     monkeypatch.setattr(windows_cuda, "sensors", lambda: sensors)
     failed = evaluation.BaselineFailed("eager could not be timed")
     failed.__cause__ = windows_cuda._at_work("the GPU is at work after it")
-    assert isinstance(evaluation._not_timed(failed), evaluation.Busy) == busy
+    assert isinstance(faults.of_baseline(failed), faults.Busy) == busy
     failed.__cause__ = window_session._ran_on("its threads run")
-    assert not isinstance(evaluation._not_timed(failed), evaluation.Busy)
+    assert not isinstance(faults.of_baseline(failed), faults.Busy)
 
 
 @pytest.mark.parametrize(
@@ -850,8 +850,8 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
 )
 def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
     error = {"stage": "forward", "type": "AcceleratorError", "message": message, "lines": [7]}
-    failed = evaluation._fault(errors.WorkerError(error), "being timed")
-    assert isinstance(failed, evaluation.Fault)
+    failed = faults._fault(errors.WorkerError(error), "being timed")
+    assert isinstance(failed, faults.Fault)
     assert (failed.status, hint in failed.hint) == ("crashed", True)
     said = f"ModelNew's forward raised AcceleratorError (line 7): {message}"
     assert str(failed) == said
@@ -934,7 +934,7 @@ def test_who_takes_all_memory_is_at_fault(
 
     judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
     with pytest.raises(
-        evaluation.Infrastructure,
+        faults.Infrastructure,
         match=r"more memory than the device has free: .*out of memory. Tried to allocate 2 GiB\.$",
     ):
         judged()

@@ -10,7 +10,7 @@ from test_referee import HEAD, SOFTMAX
 
 from kwharness.base import paths
 from kwharness.clients.errors import WorkerError
-from kwharness.referee import evaluation
+from kwharness.referee import faults
 from kwharness.task.inspect_task import Invalid
 from kwharness.verify import calibrate
 
@@ -480,6 +480,6 @@ def test_a_reference_that_breaks_later_is_no_task(judge: Judge) -> None:
 
 def test_want_of_memory_in_calibration_is_nobodys_word() -> None:
     error = WorkerError({"type": "RuntimeError", "message": "cannot allocate memory"})
-    assert isinstance(evaluation._reference_failed(error), evaluation.Infrastructure)
+    assert isinstance(faults.of_reference(error), faults.Infrastructure)
     broken = calibrate.ReferenceBroken(WorkerError({"type": "ValueError", "stage": "forward"}))
-    assert isinstance(evaluation._reference_failed(broken), Invalid)
+    assert isinstance(faults.of_reference(broken), Invalid)

@@ -24,7 +24,7 @@ import kernelwright
 from kwharness.machine import device, toolchain
 from kwharness.numerics import families
 from kwharness.profile import ncu, profile_forward
-from kwharness.referee import doctor, evaluation
+from kwharness.referee import doctor, evaluation, faults
 from kwharness.standalone import interpreter
 from kwharness.timing import ceilings_cuda, timing
 from kwharness.timing.timing import Timing
@@ -699,7 +699,7 @@ def test_a_stranger_on_the_gpu_convicts_nobody(
 
     monkeypatch.setattr(timing.Timing, "_candidate", with_a_stranger)
     try:
-        with pytest.raises(evaluation.Busy, match="another process was at work on the GPU") as e:
+        with pytest.raises(faults.Busy, match="another process was at work on the GPU") as e:
             verdict(judge, SMALL, KERNEL)
         print(f"\n{e.value}")
     finally:

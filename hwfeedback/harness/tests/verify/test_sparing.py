@@ -30,8 +30,9 @@ from kwharness.clients.reference_client import Parts, ReferenceClient
 from kwharness.machine import device
 from kwharness.numerics import correctness
 from kwharness.numerics.rounding import Float32Noise, one_ulp
-from kwharness.referee import evaluation
-from kwharness.referee.evaluation import Evaluation, Infrastructure, NoRoom
+from kwharness.referee import evaluation, faults
+from kwharness.referee.evaluation import Evaluation
+from kwharness.referee.faults import Infrastructure, NoRoom
 from kwharness.referee.warm_pool import Kept
 from kwharness.task.inspect_task import Invalid
 from kwharness.timing import process_use, window_base, window_session
@@ -220,7 +221,7 @@ def test_eager_does_not_fit() -> None:
     for raised in (None, cause):
         e = BaselineFailed("eager could not be timed: CUDA out of memory.")
         e.__cause__ = raised
-        assert isinstance(evaluation._not_timed(e), NoRoom) == (raised is cause)
+        assert isinstance(faults.of_baseline(e), NoRoom) == (raised is cause)
 
 
 def test_a_task_that_does_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

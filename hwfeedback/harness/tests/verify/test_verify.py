@@ -18,7 +18,8 @@ from kwharness.machine import device
 from kwharness.numerics import families
 from kwharness.process.fork_client import Exit
 from kwharness.referee import evaluation
-from kwharness.referee.evaluation import Evaluation, Fault, faults
+from kwharness.referee.evaluation import Evaluation
+from kwharness.referee.faults import Fault, faults
 from kwharness.verify import calibrate, secret_draws, verify
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.verify import Verification
