@@ -315,7 +315,13 @@ def test_a_tokenizer_gives_back_any_text() -> None:
     shared = "import torch\n\n\n    return x  # ü\n"
     tokenizer = tiny.train_tokenizer([*CORPUS, *[shared] * len(CORPUS)], 290)
     assert len(tokenizer(shared, add_special_tokens=False)["input_ids"]) == 4
-    for text in ("float4 x = *(const float4*)p;\n\t// ü €", "\x00\x7f", "", 2 * shared, "import torch"):
+    for text in (
+        "float4 x = *(const float4*)p;\n\t// ü €",
+        "\x00\x7f",
+        "",
+        2 * shared,
+        "import torch",
+    ):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
 

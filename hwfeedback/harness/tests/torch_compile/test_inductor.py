@@ -173,7 +173,10 @@ def test_a_tasks_baselines_are_timed_without_a_candidates_time(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed: list[str] = []
-    compiled, precompiled = reference_client.ReferenceClient.compiled, reference_client.ReferenceClient.precompiled
+    compiled, precompiled = (
+        reference_client.ReferenceClient.compiled,
+        reference_client.ReferenceClient.precompiled,
+    )
 
     def gives(self: reference_client.ReferenceClient) -> int:
         handed.append("gives")
