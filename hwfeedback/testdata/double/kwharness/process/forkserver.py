@@ -186,7 +186,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
         if "fast" in words and msg.get("time", True):
             verdict["speedup"] = {"value": 2.0, "low": 1.5, "high": 2.5, "against": "eager"}
         if msg.get("time_baselines"):
-            verdict["baselines"] = {n: 2.0 for n in msg["want_baselines"]}
+            verdict["baselines"] = dict.fromkeys(msg["want_baselines"], 2.0)
         learned = {"calibration": None, "baselines": {"eager": mark("learned")}}
         if msg.get("profile") and status == "correct":
             verdict["profile"] = {"tool": msg["profile"], "launches": 1, "ms": 0.5}
