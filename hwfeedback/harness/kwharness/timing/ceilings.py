@@ -34,7 +34,7 @@ MEASURE_S = 60.0
 # A repetition takes half a second. One that is disturbed says nothing, so there are some even where
 # all is quiet, and more where nothing was.
 LEAST, MOST = 3, 10
-# The spread up to which a machine counts as quiet. evaluator.go has the same number.
+# The spread up to which a machine counts as quiet. ceilings.go of hwfeedback has the same number.
 QUIET = 0.15
 # Instruction sets that a Coder may choose between, narrowest first.
 ISA = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
