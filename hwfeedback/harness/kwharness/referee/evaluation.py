@@ -100,7 +100,7 @@ SANITIZED = 6  # findings of a sanitizer that are shown
 MOSTLY = 0.5  # of a forward's time
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
-# With so many a compiler does not disturb what a GPU is asked for; build.go of hwfeedback has them too.
+# With so many a compiler does not disturb what a GPU is asked for: hwfeedback/build.go.
 SPARE_CORES = 4
 SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
 EARLY_BYTES = 256 << 20  # of a call: what eager is timed on is kept while a candidate is verified
