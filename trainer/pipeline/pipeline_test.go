@@ -18,12 +18,9 @@ import (
 
 // Nights of real programs and real verdicts, in a process that is killed and goes on,
 // again and again: no result of a stage is lost or made twice, no policy is half promoted,
-// and the last pipeline ends in the bits of one that nobody disturbed. Every other day it
-// is killed once, within a step of PPO; in the long form wherever that falls.
+// and the last pipeline ends in the bits of one that nobody disturbed. Every day it is
+// killed once, within a step of PPO; in the long form wherever that falls.
 func TestNightsThatAreKilled(t *testing.T) {
-	if !soak.Turn(t, 0, 2) {
-		t.Skip("it has its turn every other day, as real servers of policies have in package serving")
-	}
 	t.Parallel()
 	needs(t)
 	folder, seen := newFolder(t), newSeen()

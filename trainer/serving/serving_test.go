@@ -20,7 +20,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kernelwright/kernelwright/internal/await"
-	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
 	"github.com/kernelwright/kernelwright/store"
@@ -111,9 +110,6 @@ func registry(t testing.TB) *policies.Registry {
 // promotion while calls are under way, a server that is killed, a folder that was changed,
 // and nothing left in the end.
 func TestServed(t *testing.T) {
-	if !soak.Turn(t, 1, 2) {
-		t.Skip("it has its turn every other day, as nights with real servers have in package pipeline")
-	}
 	p := python(t)
 	r := registry(t)
 	ctx := t.Context()
