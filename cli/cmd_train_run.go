@@ -151,9 +151,6 @@ func (c trainRunCmd) settings(ctx context.Context, r *room) (pipeline.Settings, 
 	if s.Small && s.Base != "" {
 		s.Recipe = s.Recipe.ForModel()
 	}
-	if strings.HasPrefix(s.Base, pipeline.PolicyPrefix) { // it has been taught
-		delete(s.Recipe.Tasks, store.TaughtSplit)
-	}
 	return s, ctx.Err()
 }
 

@@ -122,7 +122,7 @@ func (n *Nights) Run(ctx context.Context) {
 		night, due, err := n.due(ctx, now)
 		begun := false
 		if err == nil && due {
-			begun, err = n.spend(ctx, night, now)
+			begun, err = n.spend(ctx, night)
 		}
 		pause := min(look, n.Plan.Table.Next(now).Sub(now))
 		said := n.failed
@@ -213,7 +213,7 @@ func (n *Nights) due(ctx context.Context, now time.Time) (store.Night, bool, err
 
 // spend works on a night until it ends, gives way, or is stopped. Where runs of
 // people wait it does not begin.
-func (n *Nights) spend(ctx context.Context, night store.Night, now time.Time) (begun bool, err error) {
+func (n *Nights) spend(ctx context.Context, night store.Night) (begun bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w, waiting, err := n.take(ctx, cancel)
@@ -229,7 +229,7 @@ func (n *Nights) spend(ctx context.Context, night store.Night, now time.Time) (b
 	}
 	defer n.release(w)
 	record := context.WithoutCancel(ctx)
-	night.SeenMS, night.Owner = now.UnixMilli(), store.Self()
+	night.SeenMS, night.Owner = n.Clock.Now().UnixMilli(), store.Self() // after runs had ended
 	fresh := night.ID == 0
 	if fresh {
 		night.BegunMS = night.SeenMS

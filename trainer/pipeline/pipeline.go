@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kernelwright/kernelwright/store"
@@ -333,7 +335,15 @@ type work struct {
 	asked  int64   // verdicts that belong to no episode
 }
 
-func (w *work) recipe() Recipe { return w.l.settings.Recipe }
+// recipe is the pipeline's. A base that is a policy has been taught.
+func (w *work) recipe() Recipe {
+	r := w.l.settings.Recipe
+	if strings.HasPrefix(w.l.settings.Base, PolicyPrefix) {
+		r.Tasks = maps.Clone(r.Tasks)
+		delete(r.Tasks, store.TaughtSplit)
+	}
+	return r
+}
 
 // folder is a folder of the attempt.
 func (w *work) folder(parts ...string) string {

@@ -18,7 +18,7 @@ import (
 )
 
 // includeFolder is where <kw/...> lies.
-const includeFolder = "../../../hwfeedback/harness/include"
+const includeFolder = "../../../hwfeedback/harness/kwharness/build/include"
 
 // cudaOf returns the CUDA of a fixture's candidate with some knobs set.
 func cudaOf(t *testing.T, name string, knobs map[string]int) string {
