@@ -339,7 +339,9 @@ func summarise(r *room, set store.TaskSet, all []tasks.Task, reasons map[string]
 		s.Splits[string(t.Split)]++
 		s.Levels[fmt.Sprint(t.Level)]++
 		s.Sizes[fmt.Sprint(len(t.Operators))]++
-		s.Bounds[t.Bound]++
+		if t.Bound != "" {
+			s.Bounds[t.Bound]++
+		}
 		if t.Split == store.TrainSplit {
 			trained++
 			if t.HasRoom() {

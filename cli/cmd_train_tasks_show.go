@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,9 +86,13 @@ func lsTasks(a *app, r *room, name string) error {
 	}
 	rows := [][]string{{"task", "split", "level", "eager", "compile", "floor", "bound", "room", "operators"}}
 	for _, t := range all {
+		room := "–"
+		if t.Room > 0 {
+			room = fmt.Sprintf("%.2f", t.Room)
+		}
 		rows = append(rows, []string{
 			fmt.Sprintf("%s/%d", name, t.Index), string(t.Split), fmt.Sprint(t.Level), report.Milliseconds(t.EagerMS), report.Milliseconds(t.CompileMS),
-			report.Milliseconds(t.FloorMS), t.Bound, fmt.Sprintf("%.2f", t.Room), report.Line(strings.Join(t.Kinds, ", ")),
+			report.Milliseconds(t.FloorMS), cmp.Or(t.Bound, "–"), room, report.Line(strings.Join(t.Kinds, ", ")),
 		})
 	}
 	return ignoreClosed(report.Columns(a.stdout, rows, map[int]bool{0: true, 1: true, 6: true, 8: true}))
@@ -128,6 +133,14 @@ func (c trainTasksShowCmd) Run(a *app) (err error) {
 	return notFound(fmt.Sprintf("the set %s has no task %d", name, index), "`kernelwright train tasks ls "+name+"` lists them")
 }
 
+// floorOf says how far the fastest baseline is from the floor.
+func floorOf(t tasks.Task) string {
+	if t.FloorMS <= 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%s (%s); the fastest baseline takes %.2f times as long", report.Milliseconds(t.FloorMS), t.Bound, t.Room)
+}
+
 func showTask(a *app, r *room, set string, t tasks.Task) error {
 	gate, err := r.store.GateOf(a.ctx, t.Fingerprint)
 	if err != nil {
@@ -139,8 +152,7 @@ func showTask(a *app, r *room, set string, t tasks.Task) error {
 	rows := [][]string{
 		{"task", fmt.Sprintf("%s/%d", set, t.Index)}, {"file", short(filepath.Join(tasks.Folder(r.folder, set), t.File))}, {"split", string(t.Split)},
 		{"level", fmt.Sprint(t.Level)}, {"operators", report.Line(strings.Join(t.Operators, ", "))}, {"primitives", report.Line(strings.Join(t.Primitives, ", "))},
-		{"eager", report.Milliseconds(t.EagerMS)}, {"compile", report.Milliseconds(t.CompileMS)},
-		{"floor", fmt.Sprintf("%s (%s); the fastest baseline takes %.2f times as long", report.Milliseconds(t.FloorMS), t.Bound, t.Room)},
+		{"eager", report.Milliseconds(t.EagerMS)}, {"compile", report.Milliseconds(t.CompileMS)}, {"floor", floorOf(t)},
 		{"nearest", fmt.Sprintf("%.2f", t.Similarity)}, {"fingerprint", t.Fingerprint},
 	}
 	if len(t.Unseen) > 0 {

@@ -81,7 +81,8 @@ func (r Recipe) estimate(p probed) estimate {
 	return estimate{
 		sampling: seconds(answers * (answer/p.Sampled + promptTokens/(3*p.Trained))),
 		training: seconds(rows * row / p.Trained),
-		verdicts: seconds((answers + float64(r.Pairs)) * verdictTime.Seconds()),
+		// A task that is taught is looked at and calibrated, which takes about a verdict.
+		verdicts: seconds((answers + float64(r.Pairs+r.Tasks[store.TaughtSplit])) * verdictTime.Seconds()),
 	}
 }
 

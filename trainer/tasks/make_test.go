@@ -172,6 +172,14 @@ func TestTaughtTasksAreNotTimed(t *testing.T) {
 	if taught != 4 {
 		t.Errorf("%d taught tasks", taught)
 	}
+	older := s // of a version that had no such split
+	older.Wanted = map[store.Split]int{store.CompositionsSplit: 2}
+	if said := (Settings{Wanted: map[store.Split]int{store.CompositionsSplit: 2, store.TaughtSplit: 0}}).Differs(Settings{Wanted: older.Wanted}); said != "" {
+		t.Errorf("a set that nothing is taught by has another %s", said)
+	}
+	if said := s.Differs(older); said != "number of tasks" {
+		t.Errorf("fewer taught tasks: %q", said)
+	}
 	var overlap *store.OverlapError
 	held := store.TaskDraw{Split: store.KindsSplit, Fingerprint: all[slices.IndexFunc(all, func(t Task) bool { return t.Split == store.TaughtSplit })].Fingerprint, Source: "x", Detail: []byte("{}")}
 	if err := w.store.SaveTaskDraw(t.Context(), w.begin(t, "two", s).ID, held); !errors.As(err, &overlap) {

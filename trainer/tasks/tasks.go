@@ -88,12 +88,13 @@ type Task struct {
 	// Unseen are primitives that no training task of the set has. Held-out tasks only.
 	Unseen []string `json:"unseen_primitives,omitempty"`
 
-	Inputs     []kernelwright.TensorSpec    `json:"inputs"`
-	EagerMS    float64                      `json:"eager_ms"`
-	CompileMS  float64                      `json:"compile_ms"`
-	FloorMS    float64                      `json:"floor_ms"`
-	Bound      string                       `json:"bound"` // "memory", "cache" or "compute"
-	Room       float64                      `json:"room"`  // the fastest baseline over the floor
+	Inputs  []kernelwright.TensorSpec `json:"inputs"`
+	EagerMS float64                   `json:"eager_ms"`
+	// Of a task that is taught there are none of these four.
+	CompileMS  float64                      `json:"compile_ms,omitempty"`
+	FloorMS    float64                      `json:"floor_ms,omitempty"`
+	Bound      string                       `json:"bound,omitempty"` // "memory", "cache" or "compute"
+	Room       float64                      `json:"room,omitempty"`  // the fastest baseline over the floor
 	Similarity float64                      `json:"similarity"`
 	Device     string                       `json:"device"`
 	Versions   map[string]string            `json:"versions,omitempty"`
@@ -255,7 +256,7 @@ func (s Settings) Differs(other Settings) string {
 	switch {
 	case s.Seed != other.Seed:
 		return "seed"
-	case !maps.Equal(s.Wanted, other.Wanted):
+	case slices.ContainsFunc(store.Splits, func(of store.Split) bool { return s.Wanted[of] != other.Wanted[of] }):
 		return "number of tasks"
 	case s.LowMS != other.LowMS || s.HighMS != other.HighMS:
 		return "window of eager's time"

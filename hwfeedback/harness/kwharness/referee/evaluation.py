@@ -1528,9 +1528,9 @@ class Evaluation:
         return self.request.get("time", True) is not False
 
     def _time(self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]) -> None:
-        if self.request.get("time_baselines"):
-            self._time_baselines(reference, v, learned)
         if not self._timed():
+            if self.request.get("time_baselines"):
+                self._time_baselines(reference, v, learned)
             return
         assert self.verification is not None
         self._quiet()

@@ -102,8 +102,6 @@ QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs sev
 # Contents of a task whose contents are not kept: each costs many times a call.
 REDRAWN = {"quick": 8, "certify": 16}
 REPETITIONS = 50
-# A baseline whose first process took so long, to start and to time, has no second one.
-DEAR_S = {"cpu": 1.5, "cuda": 3.0}
 VARIED_WINDOWS = 4  # of a visit
 WATCHED = {"quick": 4, "certify": 16}  # windows of a process
 WATCHED_PROCESSES = 8  # at most: more than one while it is not sure what was seen
@@ -199,7 +197,6 @@ class Timing:
         see tensors.layout_of.
         """
         self._leave = leave
-        self._dear_s = DEAR_S[device.kind]
         self.level = level
         self.threads = threads
         self.want = [EAGER, *(w for w in want if w != EAGER)]
@@ -451,7 +448,7 @@ class Timing:
         blocks: list[list[window_samples.Sample]] = []
         spent = 0.0
         # A second process tells how much processes differ; not where starting one takes long.
-        while len(blocks) < 2 and (not blocks or spent < self._dear_s):
+        while len(blocks) < 2 and (not blocks or spent < 3.0):
             start = time.perf_counter()
             self.log(f"timing {name}")
             try:
