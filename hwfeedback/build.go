@@ -24,7 +24,7 @@ type Build struct {
 var Architectures = []string{"sm_80", "sm_90a", "sm_100a"}
 
 // spareCores are so many that a compiler does not disturb what a GPU is asked for;
-// evaluation.py has the same number.
+// context.py has the same number.
 const spareCores = 4
 
 // compilersDisturb reports whether what is timed on the device suffers from a
@@ -58,10 +58,7 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 		}
 		defer e.letGo(lease, false)
 	}
-	body := map[string]any{
-		"candidate": candidateBody{cand.Source, p.Language}, "archs": archs, "otherwise": otherwise,
-		"sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(),
-	}
+	body := buildBody{candidateBody{cand.Source, p.Language}, archs, otherwise, e.options.Sandbox, e.cacheDir()}
 	result, err := e.super.request(ctx, "build", body, quickTimeout)
 	if err != nil {
 		return nil, requestError(err)

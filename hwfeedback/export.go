@@ -11,7 +11,7 @@ import (
 // Export returns the candidate as a standalone file that needs only torch and
 // a compiler.
 func (e *Evaluator) Export(ctx context.Context, cand kernelwright.Candidate) (string, error) {
-	body := map[string]any{"candidate": candidateBody{cand.Source, cand.Language}, "sandbox": e.options.Sandbox}
+	body := exportBody{candidateBody{cand.Source, cand.Language}, e.options.Sandbox}
 	result, err := e.super.request(ctx, "export", body, exportTimeout)
 	if err != nil {
 		return "", requestError(err)

@@ -52,6 +52,21 @@ type candidateBody struct {
 	Language kernelwright.Language `json:"language"`
 }
 
+// buildBody asks for a candidate to be built for architectures, of which the empty one
+// is the CPU.
+type buildBody struct {
+	Candidate candidateBody `json:"candidate"`
+	Archs     []string      `json:"archs"`
+	Otherwise []string      `json:"otherwise"` // of what turns out to be for a GPU
+	Sandbox   string        `json:"sandbox"`
+	CacheDir  string        `json:"cache_dir"`
+}
+
+type exportBody struct {
+	Candidate candidateBody `json:"candidate"`
+	Sandbox   string        `json:"sandbox"`
+}
+
 // buildAheadBody asks for a candidate to be built as its evaluation would.
 type buildAheadBody struct {
 	Reference  string        `json:"reference,omitempty"` // read first, where it was not inspected

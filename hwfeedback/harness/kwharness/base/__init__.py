@@ -1,6 +1,7 @@
 """What every process of the harness uses: messages, tensors in shared memory, statistics.
 
-protocol frames JSON and descriptors, trees and tensors carry what a forward takes and gives, stats
+protocol frames JSON and descriptors, requests and verdicts are the messages between Go and the
+referee as dataclasses (records), trees and tensors carry what a forward takes and gives, stats
 makes intervals of times. No module here knows anything of the rest.
 
 Side: both.

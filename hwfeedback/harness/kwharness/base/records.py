@@ -1,0 +1,111 @@
+"""Messages as dataclasses: read from JSON, and written as JSON, at the edge of a process.
+
+A class of messages is a dataclass below ``Message``. Its fields are the keys of one JSON object,
+and their types are checked when it is read. Inside a process no message is a dictionary.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Self
+
+from kwharness.base.protocol import ProtocolError
+
+# Metadata of a field.
+FLAT = {"flat": True}  # its keys stand among those of its owner: an embedded struct in Go
+NULL = {"null": True}  # it is written as null where it is None; any other one is left out there
+KEY = "key"  # its key in JSON, where that is not its name
+
+
+class Message:
+    """A JSON object with typed fields.
+
+    An absent key and null stand for the field's default, and so does an empty text where that is a
+    text. Keys that no field has are passed over, so that a newer sender is understood.
+    """
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = "") -> Self:
+        """Reads an object. Raises ProtocolError, with the place, for what it cannot be."""
+        where = where or cls.__name__
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{where} is no object")
+        found: dict[str, Any] = {}
+        for f, hint in typed(cls):
+            if f.metadata.get("flat"):
+                found[f.name] = hint.from_json(value, where)
+                continue
+            name = key_of(f)
+            given = value.get(name)
+            default = f.default_factory() if callable(f.default_factory) else f.default
+            if given is None or (given == "" and isinstance(default, str)):
+                if default is MISSING:
+                    raise ProtocolError(f"{where} has no {name}")
+                continue
+            found[f.name] = _read(hint, given, f"{where}.{name}")
+        return cls(**found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object: fields that are None are left out, but for those of NULL."""
+        out: dict[str, Any] = {}
+        for f, _ in typed(type(self)):
+            value = getattr(self, f.name)
+            if f.metadata.get("flat"):
+                out |= value.to_json()
+            elif value is not None or f.metadata.get("null"):
+                out[key_of(f)] = _written(value)
+        return out
+
+
+def key_of(f: Field[Any]) -> str:
+    """Returns the key that a field has in JSON."""
+    return str(f.metadata.get(KEY, f.name))
+
+
+def typed(cls: Any) -> list[tuple[Field[Any], Any]]:
+    """Returns the fields of a message, with their types."""
+    return _typed(cls)
+
+
+@functools.cache
+def _typed(cls: Any) -> list[tuple[Field[Any], Any]]:
+    hints = typing.get_type_hints(cls)
+    return [(f, hints[f.name]) for f in fields(cls)]
+
+
+def _read(hint: Any, value: Any, where: str) -> Any:
+    """Returns a value of this type, or raises ProtocolError."""
+    if hint is Any:
+        return value
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = [a for a in args if a is not type(None)]
+        return None if value is None else _read(inner, value, where)
+    if origin is list:
+        if not isinstance(value, list):
+            raise ProtocolError(f"{where} is no list")
+        return [_read(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{where} is no object")
+        return {str(k): _read(args[1], v, f"{where}.{k}") for k, v in value.items()}
+    if is_dataclass(hint):
+        return hint.from_json(value, where)  # type: ignore[union-attr]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ProtocolError(f"{where} is no {hint.__name__}")
+    return value
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, Message):
+        return value.to_json()
+    if isinstance(value, list):
+        return [_written(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _written(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,165 @@
+"""The messages as dataclasses: what is read of JSON, and that referee.schema.json has their keys.
+
+Go holds its structs to the same file (protocol_test.go).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pathlib
+import types
+import typing
+from dataclasses import MISSING, is_dataclass
+from typing import Any
+
+import pytest
+
+from kwharness.base import paths, protocol, records, requests, verdicts
+from kwharness.base.protocol import ProtocolError
+from kwharness.base.requests import Build, BuildAhead, Export, Inspect, Parse, Request
+from kwharness.base.verdicts import Answer, Verdict
+
+SCHEMA = pathlib.Path(protocol.__file__).with_name("referee.schema.json")
+GOLDEN = pathlib.Path(paths.ROOT).parent / "testdata" / "protocol"
+ASKED = (Request, Answer, Parse, Inspect, Build, BuildAhead, Export)
+NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def golden(name: str) -> dict[str, Any]:
+    return json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def kind_of(hint: Any) -> dict[str, Any]:
+    """Returns what JSON Schema says of a type."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {}
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = [a for a in args if a is not type(None)]
+        return kind_of(inner)
+    if origin is list:
+        return {"type": "array", "items": kind_of(args[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": kind_of(args[1])}
+    if is_dataclass(hint):
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    return {"type": NAMES[hint]}
+
+
+def properties(cls: Any) -> tuple[dict[str, Any], list[str]]:
+    """Returns the keys of a message, and those that must be there."""
+    found: dict[str, Any] = {}
+    required: list[str] = []
+    for f, hint in records.typed(cls):
+        if f.metadata.get("flat"):
+            found |= properties(hint)[0]
+            continue
+        found[records.key_of(f)] = kind_of(hint)
+        if f.default is MISSING and f.default_factory is MISSING:
+            required.append(records.key_of(f))
+    return found, required
+
+
+def messages() -> list[Any]:
+    flat = {h for c in ASKED for f, h in records.typed(c) if f.metadata.get("flat")}
+    found = [*vars(requests).values(), *vars(verdicts).values()]
+    classes = {c for c in found if is_dataclass(c)} - flat
+    return sorted(classes, key=lambda c: c.__name__)
+
+
+def wanted() -> dict[str, Any]:
+    """Returns the schema that the dataclasses are."""
+    defs = {}
+    for cls in messages():
+        keys, required = properties(cls)
+        defs[cls.__name__] = {
+            "description": " ".join((inspect.getdoc(cls) or "").split()),
+            "type": "object",
+            "properties": keys,
+            **({"required": required} if required else {}),
+        }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kernelwright: requests to the referee, and the answer to evaluate",
+        "type": "object",
+        "properties": {c.__name__: {"$ref": f"#/$defs/{c.__name__}"} for c in ASKED},
+        "$defs": defs,
+    }
+
+
+def test_the_schema_is_that_of_the_dataclasses(tmp_path: pathlib.Path) -> None:
+    text = json.dumps(wanted(), indent=2) + "\n"
+    (tmp_path / SCHEMA.name).write_text(text)
+    same = SCHEMA.exists() and SCHEMA.read_text() == text
+    assert same, f"copy {tmp_path / SCHEMA.name} to its place, and hold Go's structs to it"
+
+
+def test_a_golden_request_is_read_and_written() -> None:
+    msg = golden("evaluate")
+    written = Request.from_json(msg).to_json()
+    body = {k: v for k, v in msg.items() if k not in ("v", "type", "id", "fds")}
+    for name, value in body.items():
+        if isinstance(value, dict):  # what is not known is written as its default, or not at all
+            given = {k: v for k, v in value.items() if v is not None}
+            assert given.items() <= written[name].items(), name
+        else:
+            assert written[name] == value
+    assert Request.from_json(written).to_json() == written
+
+
+def test_a_golden_answer_is_read_and_written() -> None:
+    result = golden("result_evaluate")["result"]
+    # Blank is the verdict of a candidate that came to nothing: it has what every verdict has.
+    required = ("assumes", "evidence", "flags", "hint", "weights", "work")
+    written = Answer.from_json(result).to_json()
+    assert set(required) <= written["verdict"].keys() - result["verdict"].keys()
+
+    def within(given: Any, found: Any, where: str) -> None:
+        if isinstance(given, dict):
+            for k, v in given.items():
+                within(v, found[k], f"{where}.{k}")
+        elif isinstance(given, list):
+            assert len(given) == len(found), where
+            for i, (a, b) in enumerate(zip(given, found, strict=True)):
+                within(a, b, f"{where}[{i}]")
+        else:
+            assert given == found, where
+
+    within(result, written, "result")
+    assert Answer.from_json(written).to_json() == written
+
+
+def test_what_is_not_known_is_not_written() -> None:
+    result = golden("result_evaluate")["result"]
+    v = Verdict.from_json({**result["verdict"], "speedup": None, "profile": None})
+    written = v.to_json()
+    assert written["speedup"] is None and "profile" not in written and "exported" not in written
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"task": None}, "Request has no task"),
+        ({"task": []}, "Request.task is no object"),
+        ({"task": {}}, "Request.task has no source"),
+        ({"candidate": {"source": 3}}, "Request.candidate.source is no str"),
+        ({"threads": "two"}, "Request.threads is no int"),
+        ({"threads": True}, "Request.threads is no int"),
+        ({"upcoming": [{}]}, r"Request.upcoming\[0\] has no source"),
+        ({"ceilings": {"memory_gbs": "fast"}}, "Request.ceilings.memory_gbs is no float"),
+        ({"time": 1}, "Request.time is no bool"),
+    ],
+)
+def test_what_cannot_be_read_is_named(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^{says}$"):
+        Request.from_json({**golden("evaluate"), **change})
+
+
+def test_what_is_absent_has_its_default() -> None:
+    least = Request.from_json({"task": {"source": "x"}, "candidate": {"source": ""}, "level": ""})
+    assert (least.rules.level, least.rules.precision) == ("quick", "float32")
+    assert least.workplace.threads > 0 and least.workplace.gpu is None
+    assert least.timed.time and least.rules.requires_custom
+    newer = {"task": {"source": "x"}, "candidate": {"source": "y"}, "of a newer sender": 1}
+    assert Request.from_json(newer).candidate.source == "y"
