@@ -158,7 +158,7 @@ func (s *Speedup) Wins(margin float64) bool { return s != nil && s.Low > 1+margi
 func (s *Speedup) Slower() bool { return s != nil && s.High < 1 }
 
 // Vague reports whether measuring told nothing: the interval holds 1 and reaches
-// over half of its lower end again. (evaluation.py has the same words for it.)
+// over half of its lower end again. (figures.py has the same words for it.)
 func (s *Speedup) Vague() bool {
 	return s != nil && s.Low <= 1 && s.High >= 1 && s.High > 1.5*s.Low
 }

@@ -33,13 +33,14 @@ sys.path[:0] = [
     *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
-from judging import Judge  # noqa: E402
+from judging import Judge, evaluate, processes_of  # noqa: E402
 from test_master_rule import EAGER, Compiled  # noqa: E402
 
+from kwharness.base.requests import Workplace  # noqa: E402
 from kwharness.clients.errors import WorkerLate  # noqa: E402
 from kwharness.clients.reference_client import ReferenceClient  # noqa: E402
 from kwharness.machine import device as devices  # noqa: E402
-from kwharness.referee import evaluation  # noqa: E402
+from kwharness.referee.context import device_of  # noqa: E402
 from kwharness.task.inspect_task import Invalid  # noqa: E402
 from kwharness.verify.calibrate import calibrate  # noqa: E402
 from kwharness.verify.calibration import Calibration  # noqa: E402
@@ -73,7 +74,7 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
                     except WorkerLate:
                         row["late"].append(mode)
         request["known"] = {"calibration": calibration.to_json()}
-        v = evaluation.evaluate(judge.server, request)["verdict"]
+        v = evaluate(judge.server, request)["verdict"]
         row["forms"]["eager"] = v["reason"] if v["status"] not in ("correct", "certified") else ""
         families = v["correctness"]["families"]
         row["families"] = len(families)
@@ -89,9 +90,7 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
 
 def started(judge: Judge, request: dict[str, Any], ends: contextlib.ExitStack) -> ReferenceClient:
     """Returns a process that has loaded the reference and may compile it."""
-    client = evaluation.Evaluation(judge.server, request).reference(
-        compiles=True, timeout=COMPILE_S
-    )
+    client = processes_of(judge.server, request).reference(compiles=True, timeout=COMPILE_S)
     ends.callback(client.kill)
     return client
 
@@ -179,7 +178,7 @@ def judge_all(judge: Judge, paths: list[pathlib.Path], args: argparse.Namespace)
     end = time.monotonic() + args.seconds
     folder = args.results.with_suffix(".locks")
     folder.mkdir(exist_ok=True)
-    shares = Shares(folder, evaluation.device_of(judge.place))
+    shares = Shares(folder, device_of(Workplace.from_json(judge.place).gpu))
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as another:
         sizes = another.submit(call_bytes, paths).result()
     while time.monotonic() < end:

@@ -23,7 +23,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "kwharness.clients.errors",
         "kwharness.clients.candidate_client",
         "kwharness.base.protocol",
-        "kwharness.referee.evaluation",
+        "kwharness.referee.faults",
         "kwharness.attribution.trace",
     ),
     "compiling": ("kwharness.build.compilers", "kwharness.build.sass"),

@@ -21,11 +21,15 @@ from process_layer import FORKS_OFTEN, connect, listening
 
 from kwharness.base import paths
 from kwharness.base.protocol import Channel, ProtocolError
+from kwharness.base.requests import Request
 from kwharness.build import builder_client, compilers, object_cache
 from kwharness.machine import allocator, toolchain
 from kwharness.process import fork_client
 from kwharness.referee import evaluation
 from kwharness.referee import main as referee
+from kwharness.referee.context import Context
+from kwharness.referee.processes import Processes
+from kwharness.referee.warm_pool import Kept
 from kwharness.verify import calibrate
 
 # A referee on two cores has one thread: what it compares, three processes compute.
@@ -200,6 +204,16 @@ def busy(notes: Iterable[str]) -> bool:
     return bool(DISTURBED.search(" ".join(notes)))
 
 
+def processes_of(server: Any, request: dict[str, Any], kept: Kept | None = None) -> Processes:
+    """Returns the processes of an evaluation that nobody runs."""
+    return Processes(Context(server, Request.from_json(request), kept=kept))
+
+
+def evaluate(server: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Evaluates as the referee does for Go, with nothing kept."""
+    return evaluation.evaluate(server, Request.from_json(request)).to_json()
+
+
 class Judge:
     """A referee in this process, with a real fork server."""
 
@@ -225,7 +239,7 @@ class Judge:
     def calibration(self, source: str) -> dict[str, Any]:
         if source not in self.known:
             request = self.request(source, "", "quick", {})
-            client = evaluation.Evaluation(self.server, request).reference(compiles=False)
+            client = processes_of(self.server, request).reference(compiles=False)
             try:
                 known = calibrate.calibrate(client, want_compile=False).to_json()
             finally:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.requests import Request
 from kwharness.export.file_facts import About, Tensor
 from kwharness.model import weights
 from kwharness.numerics import families
@@ -28,7 +29,7 @@ class Free:
 
 
 def about(
-    request: dict[str, Any],
+    request: Request,
     info: dict[str, Any],
     plan: weights.Plan,
     inputs: Call,
@@ -43,7 +44,8 @@ def about(
     ``orders``: strides of the inputs that are not contiguous (tensors.orders_of).
     ``made``: whether it has the reference's weights once it is constructed.
     """
-    task, (tree, tensors) = request["task"], inputs
+    task, (tree, tensors) = request.task, inputs
+    quick = request.known.quick
     sizes = free(tried or {})
     name = {axis: f.name for f in sizes for axis in f.dims}
     listed = [
@@ -58,9 +60,9 @@ def about(
         for i, argument, path in _places(tree)
     ]
     return About(
-        task=str(task.get("name") or "task"),
-        reference=task["source"],
-        operators=[str(o) for o in task.get("operators") or []],
+        task=task.name or "task",
+        reference=task.source,
+        operators=task.operators,
         inputs=listed,
         arguments=len(tree["list"]),
         forward=info["forward"],
@@ -68,8 +70,8 @@ def about(
         constructor=info["constructor"],
         weights=list(info["names"]),
         outputs=[f"{_dtype(t)} {tuple(t.shape)}" for t in outputs],
-        device="cuda" if request.get("gpu") else "cpu",
-        machine=str((request.get("specs") or {}).get("model") or ""),
+        device="cuda" if request.workplace.gpu else "cpu",
+        machine=request.specs.model,
         tried={f.name: f.right for f in sizes},
         only=[f.name for f in sizes if not f.any],
         rebuilds=made and plan.to_rebuild,
@@ -77,8 +79,8 @@ def about(
         made=made,
         loads=plan.loads,
         open=tried is None,
-        version=str(request.get("kernelwright_version") or ""),
-        quick=(request.get("known") or {}).get("quick"),
+        version=request.kernelwright_version,
+        quick=None if quick is None else quick.to_json(),
     )
 
 

@@ -20,7 +20,9 @@ from typing import Any
 import torch
 
 import kernelwright
+from kwharness.base import requests
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
+from kwharness.base.requests import Request, Workplace
 from kwharness.build import builder_client, reports
 from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
@@ -28,7 +30,7 @@ from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
 from kwharness.process import fork_client, sandbox
 from kwharness.process.policy import SandboxError
-from kwharness.referee import evaluation, faults, warm_pool
+from kwharness.referee import context, evaluation, faults, warm_pool
 from kwharness.referee.faults import Infrastructure
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
@@ -129,28 +131,27 @@ class Referee:
             self.channel.send({"id": self._id, "type": "learned", "learned": part})
 
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        mode = msg.get("sandbox") or "strict"
-        return builder_client.parse(self.server, msg["source"], msg["what"], mode=mode)
+        asked = requests.Parse.from_json(msg)
+        return builder_client.parse(self.server, asked.source, asked.what, mode=asked.sandbox)
 
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        mode = msg.get("sandbox") or "strict"
-        parsed = self._read(msg["source"], mode)
-        threads = int(msg.get("threads") or os.cpu_count() or 1)
-        timeout = float(msg.get("timeout_s") or INSPECT_S)
-        config = {"sandbox": mode, "threads": threads} | evaluation.placed(msg)
+        asked = requests.Inspect.from_json(msg)
+        place = asked.workplace
+        parsed = self._read(asked.source, place.sandbox)
+        config = {"sandbox": place.sandbox, "threads": place.threads} | place.placed()
         # Capturing the graph takes most of what torch.compile does, seconds to import.
         config["preimport"] = ["compile"]
-        device = evaluation.device_of(msg)
+        device = context.device_of(place.gpu)
         devices.tidy(device)
-        if inductor.compiles(msg["source"]) and device.kind == "cpu" and msg.get("cache_dir"):
-            config["inductor_cache"] = inductor.warm(msg["cache_dir"])
+        if inductor.compiles(asked.source) and device.kind == "cpu" and place.cache_dir:
+            config["inductor_cache"] = inductor.warm(place.cache_dir)
         task = inspect_task.inspect(
             lambda: self.server.spawn("reference", config, fds),
-            msg["name"],
-            msg["source"],
+            asked.name,
+            asked.source,
             parsed["normalised_hash"],
-            threads=threads,
-            timeout_s=timeout,
+            threads=place.threads,
+            timeout_s=asked.timeout_s or INSPECT_S,
             device=device,
         )
         return {"task": task}
@@ -167,49 +168,51 @@ class Referee:
         from kwharness.timing import ceilings
 
         self._kept.close()
-        if msg.get("gpu") is not None:
+        place = Workplace.from_json(msg)
+        if place.gpu is not None:
             from kwharness.timing import ceilings_cuda
 
-            os.environ |= sandbox.one_gpu(msg["gpu"]["uuid"])
+            os.environ |= sandbox.one_gpu(place.gpu.uuid)
             return ceilings_cuda.measure(0)
-        measured = ceilings.measure(
-            int(msg.get("threads") or os.cpu_count() or 1), msg["cache_dir"]
-        )
+        measured = ceilings.measure(place.threads, place.cache_dir)
         return {**measured, "specs": ceilings.specs()}
 
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
-        self._kept.batch(str(msg.get("batch") or ""))  # another's is in the way
-        devices.tidy(evaluation.device_of(msg))
-        return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned, self._kept)
+        request = Request.from_json(msg)
+        torch.set_num_threads(max(1, request.workplace.threads // 3))
+        self._kept.batch(request.order.batch)  # another's is in the way
+        devices.tidy(context.device_of(request.workplace.gpu))
+        told = self.progress, self.learned
+        return evaluation.evaluate(self.server, request, fds, *told, self._kept).to_json()
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._kept.close()
-        return evaluation.baselines(self.server, msg, fds, self.progress, self.learned)
+        request = Request.from_json({"candidate": {"source": ""}, **msg})
+        return evaluation.baselines(self.server, request, fds, self.progress, self.learned)
 
     def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Builds a candidate for architectures, "" being the CPU: no device is needed.
 
         What turns out to be for a GPU is built for those of ``otherwise`` in place of the CPU.
         """
-        mode, cache = str(msg.get("sandbox") or "strict"), msg["cache_dir"]
+        asked = requests.Build.from_json(msg)
 
         def one(arch: str) -> dict[str, Any]:
             device = "cuda" if arch else "cpu"
             note = functools.partial(self.progress, "build")
             built = builder_client.build(
                 self.server,
-                msg["candidate"],
-                cache,
+                asked.candidate.to_json(),
+                asked.cache_dir,
                 device,
-                mode,
+                asked.sandbox,
                 note,
                 arch,
                 trial=builder_client.ALONE,
             )
             report = built["build"]
             if not built["status"]:
-                known = builder_client.facts(self.server, built, cache, mode)
+                known = builder_client.facts(self.server, built, asked.cache_dir, asked.sandbox)
                 report["kernels"] = builder_client.with_facts(report.get("kernels") or [], known)
             return {
                 "arch": arch,
@@ -219,7 +222,7 @@ class Referee:
                 "build": report,
             }
 
-        archs, otherwise = msg["archs"], msg.get("otherwise") or []
+        archs, otherwise = asked.archs, asked.otherwise
         with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
             builds = list(pool.map(one, archs))
             if otherwise and reports.FOR_A_GPU in builds[0]["reason"]:
@@ -232,22 +235,22 @@ class Referee:
         that seems to be no task: its inspection says more than any candidate does.
         """
         start = time.monotonic()
-        mode = str(msg.get("sandbox") or "strict")
+        asked = requests.BuildAhead.from_json(msg)
         fingerprint = ""
-        if msg.get("reference"):
-            parsed = self._read(msg["reference"], mode)
+        if asked.reference:
+            parsed = self._read(asked.reference, asked.sandbox)
             if parsed["problems"]:
                 return {"status": ""}
             fingerprint = parsed["normalised_hash"]
         built = builder_client.build(
             self.server,
-            msg["candidate"],
-            msg["cache_dir"],
-            msg["device"],
-            mode,
+            asked.candidate.to_json(),
+            asked.cache_dir,
+            asked.device,
+            asked.sandbox,
             functools.partial(self.progress, "build"),
-            msg["arch"],
-            forbids=msg["custom_code"] != "any",
+            asked.arch,
+            forbids=asked.custom_code != requests.ANY_CODE,
         )
         folders = kernelwright.cutlass_folders() if built.get("cutlass") else []
         said = {n: built[n] for n in ("status", "reason", "language", "missing", "build")}
@@ -258,13 +261,14 @@ class Referee:
         }
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        mode = msg.get("sandbox") or "strict"
-        return {"source": builder_client.export(self.server, msg["candidate"]["source"], mode)}
+        asked = requests.Export.from_json(msg)
+        text = builder_client.export(self.server, asked.candidate.source, asked.sandbox)
+        return {"source": text}
 
     def doctor(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         from kwharness.referee import doctor
 
-        return doctor.report(self.server, str(msg.get("sandbox") or "strict"))
+        return doctor.report(self.server, Workplace.from_json(msg).sandbox)
 
 
 def _error(kind: str, e: BaseException) -> dict[str, Any]:

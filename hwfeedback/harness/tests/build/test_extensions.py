@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import Judge, new_cache
+from judging import Judge, evaluate, new_cache
 from test_honest import Suite
 
 from kwharness.build import builder_client
@@ -60,8 +60,6 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
 def test_honest_passes(suite: Suite, name: str) -> None:
     known = {"calibration": suite.calibration("module_global", compiled=False)}
     request = suite.request(name, "quick", known=known, time=False)
-    from kwharness.referee.evaluation import evaluate
-
     v = evaluate(suite.server, request)["verdict"]
     said = f"{v['status']}: {v['reason']} {v['evidence']} {v['build'].get('log', '')}"
     assert v["status"] == "correct", said
@@ -84,8 +82,6 @@ def test_one_is_certified(suite: Suite, name: str, whole: bool) -> None:
     """The exported file asks for its objects, too, and compiles them by itself in the end."""
     known = {"calibration": suite.calibration("module_global", compiled=False)}
     more = {"known": known, "want_baselines": ["eager"], "certify_s": 1.0, "time": whole}
-    from kwharness.referee.evaluation import evaluate
-
     v = evaluate(suite.server, suite.request(name, "certify", **more))["verdict"]
     assert v["status"] == "certified", f"{v['status']}: {v['reason']} {v['evidence']}"
 

@@ -14,8 +14,12 @@ import torch
 from judging import Judge
 
 from kwharness.attribution import trace
+from kwharness.base.requests import Request
 from kwharness.build import builder_client, object_cache
-from kwharness.referee import evaluation
+from kwharness.referee import called
+from kwharness.referee.context import Context
+from kwharness.referee.program import Program
+from kwharness.referee.trial import give_libraries
 from kwharness.torch_compile import inductor, program_answers, triton_cache
 
 TASK = """import torch
@@ -266,11 +270,11 @@ def test_nothing_is_kept_of_what_is_tried_for_an_explanation(judge: Judge) -> No
 
 def test_what_is_compiled_by_calling_it_is_of_how_it_was_called(judge: Judge) -> None:
     """Code of inductor's has its number of threads in it."""
-    program = evaluation.Program(COMPILED, COMPILED)
+    program = Program(COMPILED, COMPILED)
 
     def key(**more: Any) -> str:
         request = judge.request(TASK, COMPILED, "quick", {"custom_code": "any", **more})
-        return evaluation.Evaluation(judge.server, request)._called_key(program)
+        return called.key_of(Context(judge.server, Request.from_json(request)), program)
 
     others = [{"threads": 2}, {"precision": "tf32"}, {"custom_code": "required"}]
     keys = [key(), *(key(**more) for more in others)]
@@ -307,5 +311,6 @@ def test_policy_says_who_is_given_what_torch_compile_made(
     finally:
         os.close(fd)
     request = judge.request(TASK, COMPILED, "quick", {"custom_code": custom})
-    evaluation.Evaluation(judge.server, request)._give_libraries(Client(), [kept])  # type: ignore[arg-type]
+    context = Context(judge.server, Request.from_json(request))
+    give_libraries(context, Client(), [kept])  # type: ignore[arg-type]
     assert given == (["inductor/ab/k.so"] if custom == "any" else [])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from kwharness.base.requests import Request
 from kwharness.export import (
     annotate,
     describe,
@@ -459,6 +460,7 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
         "specs": {"model": "a machine"},
         "kernelwright_version": "0.1.0",
         "known": {"quick": ABOUT["quick"]},
+        "candidate": {"source": ""},
     }
     info = {
         "forward": ABOUT["forward"],
@@ -471,13 +473,14 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
     plan = weights.Plan(weights.BY_NAME, True, unlike=["part.scale"])
     tried = {families.Shape(((1, 0),), 8): True}
     orders = [[], [1, 4]]
-    found = describe.about(request, info, plan, given, [torch.empty(4, 32)], tried, orders)
+    asked = Request.from_json(request)
+    found = describe.about(asked, info, plan, given, [torch.empty(4, 32)], tried, orders)
     assert found == ABOUT | {
         "operators": ["aten.relu"],
         "inputs": [tensor(0, ("batch", 4), 32, order=[1, 0]), tensor(1, 32, path=[1, "by"])],
         "tried": {"batch": [8]},
     }
-    unknown = describe.about(request, info, plan, given, [], None)
+    unknown = describe.about(asked, info, plan, given, [], None)
     assert unknown["open"] and unknown["inputs"][0]["free"] == [None, None]
 
 

@@ -9,7 +9,7 @@ import types
 from typing import Any
 
 import pytest
-from judging import Judge
+from judging import Judge, evaluate
 from test_bad_references import whole
 from test_referee import HEAD
 
@@ -18,7 +18,7 @@ from kwharness.clients import candidate_client, errors, reference_client
 from kwharness.machine import device, health
 from kwharness.machine.health import Ill
 from kwharness.process import sandbox
-from kwharness.referee import evaluation, faults
+from kwharness.referee import context, faults
 from kwharness.referee import main as referee
 from kwharness.standalone import interpreter
 from kwharness.task import inspect_task
@@ -265,9 +265,9 @@ def test_a_reference_that_meets_it_later(
     request = judge.request(whole(), candidate, "quick", {"time": False, "require_custom": False})
     request["known"] = judge.calibration(whole())
     request["task"] = {**request["task"], "source": source}
-    monkeypatch.setattr(evaluation, "device_of", lambda _: Played())
+    monkeypatch.setattr(context, "device_of", lambda _: Played())
     with pytest.raises(raised) as e:
-        evaluation.evaluate(judge.server, request)
+        evaluate(judge.server, request)
     if raised is not Invalid:
         where, _, _ = part.partition(",")
         assert str(e.value).startswith(f"{where} met a GPU that does not work: CUDA error: GPU is")

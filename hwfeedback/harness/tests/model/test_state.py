@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from judging import Judge
+from judging import Judge, processes_of
 from test_bad_references import whole
 from test_master_rule import Compiled
 
 from kwharness.model import state
 from kwharness.model.state import Carried, Carrier
-from kwharness.referee.evaluation import Evaluation
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.verify import Verification
 
@@ -444,10 +443,10 @@ def test_the_compiled_reference_is_right(judge: Judge, name: str) -> None:
     source = FOUND[name][0]
     known = judge.calibration(source)
     request = {**judge.request(source, "", "quick", {}), "known": known}
-    e = Evaluation(judge.server, request)
+    processes = processes_of(judge.server, request)
     calibration = Calibration.from_json(known["calibration"])
     assert calibration is not None and calibration.carried
-    reference, candidate = (e.reference(compiles=True, timeout=300) for _ in range(2))
+    reference, candidate = (processes.reference(compiles=True, timeout=300) for _ in range(2))
     try:
         verification = Verification(reference, calibration, "quick")
         verification.prepare()

@@ -4,7 +4,6 @@ in a real sandbox. Whether it holds on a GPU: test_gpu.py.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import re
@@ -18,13 +17,16 @@ import pytest
 import torch
 
 from kwharness.base.protocol import ProtocolError
+from kwharness.base.requests import Request
+from kwharness.base.verdicts import CorrectnessReport, Floor, Learned, Profile, Verdict
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain
 from kwharness.process.fork_client import ForkServer
 from kwharness.profile import ncu, profile_forward
-from kwharness.referee import doctor, evaluation
+from kwharness.referee import doctor, profiles
+from kwharness.referee.context import Context
 from kwharness.workers import profiler as worker_profiler
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -976,31 +978,29 @@ def test_both_profiles_have_their_position() -> None:
         "launches": 3,
         "metrics": {"lts__t_sectors_srcunit_tex.sum": 6e9 / 32},
     }
-    learned: dict[str, Any] = {}
-    evaluator = types.SimpleNamespace(
-        _profiler=types.SimpleNamespace(profile=lambda _: dict(seen), passing=False),
-        _subject=lambda *_: None,
-        _begin_profiler=lambda: None,
-        _read=True,
-        costs=types.SimpleNamespace(part=lambda _: contextlib.nullcontext()),
-        progress=lambda *_: None,
-        level="quick",
+    learned, draw = Learned(), types.SimpleNamespace(tree=None, tensors=[])
+    trial = types.SimpleNamespace(
+        verification=types.SimpleNamespace(draws=[draw]),
+        reference=types.SimpleNamespace(orders=[]),
         program=None,
-        task={"source": ""},
-        known={},
-        request={"ceilings": {"cache_gbs": 6000.0}},
+        forward_s=1.0,
     )
-    evaluator._placed = types.MethodType(evaluation.Evaluation._placed, evaluator)
+    facts = types.SimpleNamespace(begin=lambda: None)
+    request = {"task": {"source": ""}, "candidate": {"source": ""}}
     position = {"kernels_ms": 2.0, "l2_gbs": 3000.0, "l2_roof_share": 0.5}
     for ceiling in (6000.0, 3000.0):  # the second time it is known
-        evaluator.request["ceilings"]["cache_gbs"] = ceiling
-        v: dict[str, Any] = {"candidate_ms": 1.0, "floor": {"bytes": 1}, "metrics": {"own": 1.0}}
-        evaluation.Evaluation._profile(evaluator, None, v, learned)
+        asked = {**request, "ceilings": {"cache_gbs": ceiling}, "known": learned.to_json()}
+        p = profiles.Profiles(Context(None, Request.from_json(asked)))
+        told = types.SimpleNamespace(profile=lambda _: dict(seen), passing=False)
+        p.profiler = told  # type: ignore[assignment]
+        v = Verdict("quick", "", "", CorrectnessReport("float32"), Floor(0.0, "memory", 1, 0))
+        v.candidate_ms, v.metrics = 1.0, {"own": 1.0}
+        with p.context.costs.part("all"):
+            p.take(trial, facts, v, learned)  # type: ignore[arg-type]
         position["l2_roof_share"] = 3000.0 / ceiling
-        assert v["metrics"] == {"own": 1.0} | position
-        assert v["profile"] == v["eager_profile"] == seen | {"position": position}
-        assert learned == {"profile": seen}
-        evaluator.known = learned
+        assert v.metrics == {"own": 1.0} | position
+        assert v.profile == v.eager_profile == Profile.from_json(seen | {"position": position})
+        assert learned.to_json() == {"profile": seen}
 
 
 def test_selections_are_of_known_names() -> None:

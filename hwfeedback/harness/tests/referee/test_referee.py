@@ -20,13 +20,27 @@ from judging import Judge, busy
 from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
 from kwharness.base.protocol import Channel, Closed
+from kwharness.base.requests import Request, Speedup, Task
+from kwharness.base.verdicts import CorrectnessReport, Verdict
 from kwharness.build import builder_client, reports
 from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
-from kwharness.referee import evaluation, faults, warm_pool
+from kwharness.model.state import NOTHING
+from kwharness.referee import (
+    context,
+    custom_code,
+    evaluation,
+    faults,
+    figures,
+    measuring,
+    opponents,
+    trial,
+    warm_pool,
+)
 from kwharness.referee import main as referee
 from kwharness.task import inspect_task
 from kwharness.timing import timing, window_session, windows_cuda
+from kwharness.timing.baselines import BaselineFailed
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -193,8 +207,8 @@ def test_wrong_says_why(judge: Judge, body: str, said: str) -> None:
 def test_processes_that_fail(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, body: str, status: str, said: str
 ) -> None:
-    monkeypatch.setattr(evaluation, "FORWARD_S", 2.0)
-    monkeypatch.setattr(evaluation, "FORWARD_EAGERS", 1.0)
+    monkeypatch.setattr(trial, "FORWARD_S", 2.0)
+    monkeypatch.setattr(trial, "FORWARD_EAGERS", 1.0)
     v = judge.verdict(SOFTMAX, model_new(body))
     assert v["status"] == status
     assert said in v["reason"]
@@ -424,9 +438,9 @@ def test_what_does_not_compile_has_nothing_drawn_for_it_where_cores_are_short(
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     prepared: list[str] = []
-    inner = evaluation.Evaluation._prepare
+    inner = trial.Trial.draw
     monkeypatch.setattr(
-        evaluation.Evaluation, "_prepare", lambda e, r: (prepared.append("x"), inner(e, r))[1]
+        trial.Trial, "draw", lambda t, *more: (prepared.append("x"), inner(t, *more))[1]
     )
     broken = NATIVE.replace("i < rows", f"i < no_rows_{load:.0f}", 1)
     v = judge.verdict(SCALED, broken, built=True)
@@ -482,10 +496,10 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     """As on a GPU: one sentinel, the same contents and weights, processes that are started ahead,
     which get the device when it is theirs.
     """
-    monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
+    monkeypatch.setattr(context, "SHARES", {"cpu"})
     monkeypatch.setattr(warm_pool, "SENTINEL_S", 3600.0)
-    disturb = evaluation.Evaluation._compilers_disturb
-    monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
+    disturb = context.Context.compilers_disturb
+    monkeypatch.setattr(context.Context, "compilers_disturb", lambda _: False)
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
     # Right for as long as it is not timed: it counts its calls.
     late = NATIVE.replace(
@@ -514,7 +528,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
         if i == 2:
             batch = judge.referee._kept._batch
             assert batch is not None and batch.timed is not None
-            monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", disturb)
+            monkeypatch.setattr(context.Context, "compilers_disturb", disturb)
         if i == 3:  # what was read of it, as far as it was: the text that Go would ask about
             assert all(p is None or p["language"] == "cpp" for p in answer["parsed"])
     said = [(v["status"], v["reason"]) for v in verdicts]
@@ -552,19 +566,19 @@ def test_who_is_judged_by_the_seed_shares_no_weights(
     """As on a GPU: it has a sentinel of its own, also where that is a process that waits, and the
     others of the batch have theirs.
     """
-    monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
-    monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
+    monkeypatch.setattr(context, "SHARES", {"cpu"})
+    monkeypatch.setattr(context.Context, "compilers_disturb", lambda _: False)
     halves = NATIVE.replace("torch.ones(n))", "nn.Parameter(torch.ones(n)) / 2)")
     halves = halves.replace("x[i * n + j] * w[j]", "2 * x[i * n + j] * w[j]")
     halves = halves.replace("self.weight", "self.halved")
     states: list[list[torch.Tensor]] = []
-    begin = evaluation.Evaluation._timing
+    begin = opponents.Opponents._timing
 
-    def noted(self: evaluation.Evaluation, reference: Any) -> timing.Timing:
-        states.append([t.clone() for t in self.state])
-        return begin(self, reference)
+    def noted(self: opponents.Opponents, calls: Any) -> timing.Timing:
+        states.append([t.clone() for t in calls.trial.made.state])
+        return begin(self, calls)
 
-    monkeypatch.setattr(evaluation.Evaluation, "_timing", noted)
+    monkeypatch.setattr(opponents.Opponents, "_timing", noted)
     more = {"time": True, "batch": "b", "want_baselines": ["eager"], "built": True}
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
     verdicts = [judge.verdict(SCALED, text, **more) for text in (NATIVE, halves, following)]
@@ -584,8 +598,8 @@ def test_processes_are_started_for_the_next_candidate(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU. They have no device until it is theirs, and eager's is of one task."""
-    monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
-    monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
+    monkeypatch.setattr(context, "SHARES", {"cpu"})
+    monkeypatch.setattr(context.Context, "compilers_disturb", lambda _: False)
     timed: list[int] = []
     begin = window_session.Session.__init__
 
@@ -751,28 +765,29 @@ def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     ],
 )
 def test_custom_code_that_only_a_graph_calls(
-    where: str, needed: bool, operators: list[str], says: str
+    monkeypatch: pytest.MonkeyPatch, where: str, needed: bool, operators: list[str], says: str
 ) -> None:
     """Played without a GPU: the trace shows no call of custom code."""
+    monkeypatch.setattr(custom_code, "right_without", lambda _: not needed)
     seen = {"operators": {o: [1e-3, 1] for o in operators}, "native": {}}
     work, calls = trace.report(seen, True)
     evidence: list[str] = []
-    played = types.SimpleNamespace(
-        device=types.SimpleNamespace(kind=where),
-        task={"operators": ["aten.softmax"] if not operators else ["aten._softmax"]},
-        level="quick",
+    played: Any = types.SimpleNamespace(
+        context=types.SimpleNamespace(
+            device=types.SimpleNamespace(kind=where),
+            task=Task("", operators=["aten._softmax" if operators else "aten.softmax"]),
+            level="quick",
+        ),
         verification=types.SimpleNamespace(
             report=types.SimpleNamespace(evidence=evidence),
             inputs=[torch.ones(4)],
         ),
-        _right_without=lambda _: not needed,
     )
-    does = evaluation.Evaluation._does_the_work
     if says:
         with pytest.raises(faults.Fault, match=says):
-            does(played, None, seen, work, calls)  # type: ignore[arg-type]
+            custom_code.does_the_work(played, seen, work, calls)
     else:
-        does(played, None, seen, work, calls)  # type: ignore[arg-type]
+        custom_code.does_the_work(played, seen, work, calls)
         assert "a CUDA graph replays it" in evidence[0]
 
 
@@ -808,11 +823,13 @@ def test_a_strangers_work_convicts_nobody(
 
     worker = types.SimpleNamespace(wait=wait)
     candidate = types.SimpleNamespace(kill=lambda: told.append("killed"), worker=worker)
-    played = types.SimpleNamespace(device=types.SimpleNamespace(kind="cuda"), _traced=0.0)
-    times = types.SimpleNamespace(measure=measure)
+    on_gpu: Any = types.SimpleNamespace(context=types.SimpleNamespace(on_gpu=True))
+    candidates = measuring.Candidates(on_gpu)
+    candidates.started = [candidate]  # type: ignore[list-item]
+    times: Any = types.SimpleNamespace(measure=measure)
     raised = faults.Busy if ends == "busy" else faults.Fault
     with pytest.raises(raised) as caught:
-        evaluation.Evaluation._measure(played, times, None, [candidate])  # type: ignore[arg-type]
+        candidates.measure(times, 0.0)
     assert told == ["killed", "waited"]
     said = str(caught.value)
     if ends == "busy":
@@ -828,7 +845,7 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
     monkeypatch.setattr(windows_cuda, "strangers_at_work", lambda: busy)
     sensors = types.SimpleNamespace(strangers=list)
     monkeypatch.setattr(windows_cuda, "sensors", lambda: sensors)
-    failed = evaluation.BaselineFailed("eager could not be timed")
+    failed = BaselineFailed("eager could not be timed")
     failed.__cause__ = windows_cuda._at_work("the GPU is at work after it")
     assert isinstance(faults.of_baseline(failed), faults.Busy) == busy
     failed.__cause__ = window_session._ran_on("its threads run")
@@ -868,10 +885,7 @@ def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
     ],
 )
 def test_what_is_said_of_a_speedup(low: float, high: float, says: str) -> None:
-    verification = types.SimpleNamespace(report=types.SimpleNamespace(families=[0] * 14))
-    judged: Any = types.SimpleNamespace(verification=verification)
-    v = {"speedup": {"value": 2.0, "low": low, "high": high, "against": "eager"}}
-    assert says in evaluation.Evaluation._success(judged, v)
+    assert says in figures.success(14, Speedup(2.0, low, high, "eager"))
 
 
 PICKED = SOFTMAX.replace("torch.softmax(x, -1)", "torch.relu(x[:, :8])")
@@ -1013,13 +1027,15 @@ def test_a_referee_that_its_user_left(
 def test_the_golden_request_is_an_evaluation() -> None:
     """What Go sends is read under the names that it is sent by."""
     golden = pathlib.Path(paths.ROOT).parent / "testdata" / "protocol" / "evaluate.json"
-    e = evaluation.Evaluation(None, json.loads(golden.read_text()))
-    assert (e.level, e.threads, e.sandbox) == ("quick", 2, "strict")
+    request = Request.from_json(json.loads(golden.read_text()))
+    e = evaluation.Evaluation(context.Context(None, request))
+    place = request.workplace
+    assert (e.context.level, e.context.threads, place.sandbox) == ("quick", 2, "strict")
     assert e.program.source == "class ModelNew: ...\n"
-    assert e.known["baselines"] == {"eager": 1}
-    assert e.request["candidate"]["language"] == "cpp" and e.request["cache_dir"]
-    for name in ("precision", "want_baselines", "ceilings", "specs", "harness"):
-        assert e.request[name]
+    assert request.known.baselines == {"eager": 1}
+    assert request.candidate.language == "cpp" and place.cache_dir
+    assert request.rules.precision and request.timed.want_baselines and request.harness
+    assert request.ceilings.memory_gbs and request.specs.model
 
 
 def test_operations_that_nobody_did_are_no_floor() -> None:
@@ -1028,14 +1044,14 @@ def test_operations_that_nobody_did_are_no_floor() -> None:
     request = json.loads(golden.read_text())
     request["ceilings"] = {"memory_gbs": 100.0, "fp32_gflops": 50.0}
     request["task"] |= {"least_bytes": 10**8, "operations": 10**9}
-    e = evaluation.Evaluation(None, request)
+    roofline = figures.Roofline.of(Request.from_json(request), NOTHING, None)
 
     def measured(ms: float) -> dict[str, Any]:
-        v: dict[str, Any] = {"build": {}, "metrics": {}}
+        v = Verdict("quick", "", "", CorrectnessReport("float32"), roofline.floor())
         report = {"candidate": {"median_ms": ms}}
         timed = types.SimpleNamespace(report=report, speedup=None, speedups={}, metrics={})
-        e._fill(v, timed)
-        return v
+        figures.fill(v, timed, roofline, 1)
+        return v.to_json()
 
     at_peak, fewer = measured(19.0), measured(4.0)
     assert (at_peak["floor"]["bound"], at_peak["floor"]["ms"]) == ("compute", 20.0)
@@ -1066,8 +1082,8 @@ def test_operations_on_short_types_have_the_tensor_cores_ceiling(
     request["task"] |= {"least_bytes": 1, "operations": 10**9}
     request["task"] |= {"inputs": [{"dtype": inputs}], "parameters": [{"dtype": weights}]}
     request["task"]["outputs"] = []
-    e = evaluation.Evaluation(None, request)
-    assert e._floor()["ms"] == ms
+    roofline = figures.Roofline.of(Request.from_json(request), NOTHING, None)
+    assert roofline.floor().ms == ms
 
 
 @pytest.mark.parametrize(
@@ -1080,10 +1096,10 @@ def test_the_floor_of_what_mostly_reads(reading: float, written: int, ms: float)
     request = json.loads(golden.read_text())
     request["ceilings"] = {"memory_gbs": 100.0, "read_gbs": reading}
     request["task"] |= {"least_bytes": 80 * 10**6, "operations": 0}
-    e = evaluation.Evaluation(None, request)
     outputs = [torch.empty(written * 10**6 // 4, device="meta")]
-    e.verification = types.SimpleNamespace(outputs=outputs)  # type: ignore[assignment]
-    assert e._floor()["ms"] == pytest.approx(ms)
+    judge: Any = types.SimpleNamespace(inputs=[], outputs=outputs)
+    roofline = figures.Roofline.of(Request.from_json(request), NOTHING, judge)
+    assert roofline.floor().ms == pytest.approx(ms)
 
 
 def test_a_task_is_described(judge: Judge) -> None:

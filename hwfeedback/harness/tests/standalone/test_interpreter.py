@@ -19,7 +19,8 @@ from kwharness.build import builder_client, reports
 from kwharness.clients.errors import WorkerError
 from kwharness.process import policy
 from kwharness.process.policy import SandboxError
-from kwharness.referee.evaluation import Evaluation
+from kwharness.referee.context import Context
+from kwharness.referee.exported_file import ExportedFile
 from kwharness.standalone import interpreter, sanitizers
 from kwharness.verify import verify
 
@@ -146,7 +147,7 @@ KNOWS = "import sys\nHERE = any(n.startswith('kwharness') for n in sys.modules)\
 
 def runs_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file runs while it is verified, as where there are cores enough for a GPU's."""
-    monkeypatch.setattr(Evaluation, "_compilers_disturb", lambda _: False)
+    monkeypatch.setattr(Context, "compilers_disturb", lambda _: False)
 
 
 @pytest.mark.parametrize(
@@ -249,13 +250,13 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
     """As where memory is not enough for two."""
     runs_beside(monkeypatch)
     begun: list[bool] = []
-    begin = Evaluation._begin_alone
+    begin = ExportedFile.begin
 
-    def kept(self: Evaluation, reference: Any, *, beside: bool = False) -> None:
+    def kept(self: ExportedFile, trial: Any, *, beside: bool = False) -> None:
         begun.append(beside)
-        begin(self, reference, beside=beside)
+        begin(self, trial, beside=beside)
 
-    monkeypatch.setattr(Evaluation, "_begin_alone", kept)
+    monkeypatch.setattr(ExportedFile, "begin", kept)
     run = verify.Verification.run
     lacking = [True]
 

@@ -12,12 +12,14 @@ import tarfile
 import weakref
 
 import pytest
-from judging import Judge, new_cache
+from judging import Judge, new_cache, processes_of
 from test_referee import SOFTMAX, model_new
 
 from kwharness.base import paths
 from kwharness.clients import errors, reference_client
-from kwharness.referee import evaluation, warm_pool
+from kwharness.referee import warm_pool
+from kwharness.referee.builds import Builds
+from kwharness.referee.opponents import Opponents
 from kwharness.torch_compile import inductor
 
 SCRIPT = """
@@ -213,6 +215,7 @@ def test_who_tells_nothing_of_what_it_compiled_was_timed_all_the_same(
 
     monkeypatch.setattr(reference_client.ReferenceClient, "compiled", late)
     request = pathlib.Path(paths.ROOT).parent / "testdata" / "protocol" / "evaluate.json"
-    e = evaluation.Evaluation(None, json.loads(request.read_text()))
-    e._leave("compile", reference_client.ReferenceClient(None))
-    assert e._compiled.of(e._compiled_key()) == -1
+    processes = processes_of(None, json.loads(request.read_text()))
+    opponents = Opponents(processes, Builds(processes.context))
+    opponents.leave("compile", reference_client.ReferenceClient(None))
+    assert processes.context.compiled.of(opponents._compiled_key()) == -1

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import test_headers
-from judging import Judge, new_cache, of_work_folder
+from judging import Judge, new_cache, of_work_folder, processes_of
 from test_cuda_driver import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
@@ -24,7 +24,8 @@ import kernelwright
 from kwharness.machine import device, toolchain
 from kwharness.numerics import families
 from kwharness.profile import ncu, profile_forward
-from kwharness.referee import doctor, evaluation, faults
+from kwharness.referee import doctor, faults, measuring
+from kwharness.referee.context import Context
 from kwharness.standalone import interpreter
 from kwharness.timing import ceilings_cuda, timing
 from kwharness.timing.timing import Timing
@@ -502,12 +503,12 @@ def test_a_kernel_for_another_architecture(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, candidate: str
 ) -> None:
     """As a cubin that was made elsewhere would be: no GPU of another major version runs it."""
-    own = evaluation.Evaluation._arch
+    own = Context.arch
 
-    def another(self: evaluation.Evaluation) -> str:
+    def another(self: Context) -> str:
         return "sm_90" if own(self).startswith("sm_7") else "sm_75"
 
-    monkeypatch.setattr(evaluation.Evaluation, "_arch", another)
+    monkeypatch.setattr(Context, "arch", another)
     v = verdict(judge, SMALL, candidate)
     assert v["status"] == "crashed" and "no kernel image is available" in v["reason"], v["reason"]
     monkeypatch.undo()
@@ -813,7 +814,7 @@ def test_nobody_is_timed_while_a_profiler_begins(
 
     noted(profile_forward.Profiler, "_begin_ahead", "begins")
     noted(timing.Timing, "prepare", "timed")
-    noted(evaluation.Evaluation, "_measure", "timed")
+    noted(measuring.Candidates, "measure", "timed")
     for i in range(4):
         profiled(judge, KERNEL.replace("__global__", f"/* {time.time()} {i} */ __global__", 1))
     assert spans["begins"] and len(spans["timed"]) >= 8
@@ -864,7 +865,7 @@ def test_in_float64_cudnn_is_asked_for_no_transposed_convolution(
     judge: Judge, layer: str, asked: int
 ) -> None:
     request = judge.request(ASKS.format(layer=layer), "", "quick", {})
-    reference = evaluation.Evaluation(judge.server, request).reference(compiles=False)
+    reference = processes_of(judge.server, request).reference(compiles=False)
     try:
         answers = reference.forward(*reference.draw(1), ["eager", "wide", "eager"])
     finally:

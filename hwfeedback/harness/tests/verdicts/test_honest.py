@@ -13,13 +13,17 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
-from judging import fork_server, new_cache
+from judging import evaluate, fork_server, new_cache, processes_of
 
 from kwharness.build import source
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model.construction import CONSTRUCTION_SEED
-from kwharness.referee.evaluation import BASELINES, Evaluation, evaluate
+from kwharness.referee import called, construction_seeds
+from kwharness.referee.builds import Builds
+from kwharness.referee.opponents import BASELINES
+from kwharness.referee.program import Program
+from kwharness.referee.trial import Trial
 from kwharness.verify.calibrate import calibrate
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.findings import Failed
@@ -143,8 +147,8 @@ class Suite:
         return self.calibrations[key]
 
     def reference(self, name: str, compiled: bool) -> ReferenceClient:
-        e = Evaluation(self.server, self.request(name, "quick"))
-        return e.reference(compiles=compiled, timeout=300)
+        processes = processes_of(self.server, self.request(name, "quick"))
+        return processes.reference(compiles=compiled, timeout=300)
 
     def judged(self, name: str, level: str, wanted: str, **more: Any) -> dict[str, Any]:
         """Evaluates a kernel and returns what was learned of its task."""
@@ -161,34 +165,38 @@ class Suite:
     def refused(self, name: str, times: int) -> list[str]:
         """Verifies a kernel again and again. Returns why it was not believed, where it was not."""
         known = self.calibration(name, compiled=False)
-        e = Evaluation(self.server, self.request(name, "quick"))
-        e.calibration = Calibration.from_json(known)
-        e.program.build = e._build()
-        reference = e.reference(compiles=False)
+        calibration = Calibration.from_json(known)
+        assert calibration is not None
+        processes = processes_of(self.server, self.request(name, "quick"))
+        processes.calibration = calibration
+        candidate = processes.context.request.candidate
+        program = Program(candidate.source, candidate.source)
+        program.build = Builds(processes.context).build(candidate, lambda _: None)
+        reference = processes.reference(compiles=False)
+        trial = Trial(processes, program, reference, calibration)
         original, by_seed = reference.state(), False
         workers: list[CandidateClient] = []
         reasons: list[str] = []
 
         def fresh() -> CandidateClient:
-            return e.candidate(reference, poison=True)
+            return trial.candidate(poison=True)
 
         try:
             for _ in range(times):
                 if not by_seed:
                     reference.set_state(original)
-                    e._prepare(reference)
-                if e.program.build["triton"] and not workers:
-                    e._add_kernels(reference, e.program)
+                    trial.draw()
+                if program.build["triton"] and not workers:
+                    called.add_kernels(trial, program)
                 if not workers or name in self.pack or by_seed:
-                    e.seed = CONSTRUCTION_SEED
-                    workers.append(e.first(reference))  # by the seed both are constructed anew
-                    assert e.program.plan is not None
-                    by_seed = e.program.plan.by_seed
+                    trial.made.seed = CONSTRUCTION_SEED
+                    # By the seed both are constructed anew.
+                    workers.append(construction_seeds.first(trial, lambda: None))
+                    by_seed = trial.plan.by_seed
                 else:
-                    workers[-1].set_state(reference.info["names"], e.state)
-                assert e.verification is not None
+                    workers[-1].set_state(reference.info["names"], trial.made.state)
                 try:
-                    e.verification.run(workers[-1], fresh)
+                    trial.verification.run(workers[-1], fresh)
                 except Failed as failed:
                     reasons.append(str(failed))
         finally:

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from judging import new_cache
+from judging import evaluate, new_cache, processes_of
 
 from kwharness.build import source
 from kwharness.clients.candidate_client import Answer
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.process.fork_client import ForkServer
-from kwharness.referee.evaluation import Evaluation, evaluate
 from kwharness.verify.calibrate import calibrate
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.verify import Verification
@@ -74,9 +73,8 @@ class Bench:
         return self.calibrations[name]
 
     def reference(self, name: str) -> ReferenceClient:
-        return Evaluation(self.server, self.request(name, "", "quick")).reference(
-            compiles=True, timeout=300
-        )
+        processes = processes_of(self.server, self.request(name, "", "quick"))
+        return processes.reference(compiles=True, timeout=300)
 
     def judge(self, name: str, candidate: str, level: str) -> dict[str, Any]:
         request = self.request(name, candidate, level)

@@ -18,21 +18,25 @@ import forked
 import pytest
 import torch
 import waiting
-from judging import Judge, new_cache
+from judging import Judge, new_cache, processes_of
 from test_verify import prepared
 
 from kwharness.base import trees
 from kwharness.base.protocol import Timeout
 from kwharness.base.tensors import Block, LayoutError
+from kwharness.base.verdicts import Learned
 from kwharness.clients import candidate_client, client, reference_client
 from kwharness.clients.errors import WorkerError
 from kwharness.clients.reference_client import Parts, ReferenceClient
 from kwharness.machine import device
 from kwharness.numerics import correctness
 from kwharness.numerics.rounding import Float32Noise, one_ulp
-from kwharness.referee import evaluation, faults
-from kwharness.referee.evaluation import Evaluation
+from kwharness.referee import calibrating, faults, granted, memory
+from kwharness.referee.builds import Builds
 from kwharness.referee.faults import Infrastructure, NoRoom
+from kwharness.referee.opponents import Opponents
+from kwharness.referee.program import Program
+from kwharness.referee.trial import Trial
 from kwharness.referee.warm_pool import Kept
 from kwharness.task.inspect_task import Invalid
 from kwharness.timing import process_use, window_base, window_session
@@ -104,9 +108,8 @@ def with_candidate(
     """A verification that is prepared, and a candidate that is right."""
     with prepared(judge, SMALL) as e:
         v = e.verification
-        assert v is not None
-        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
-        candidate = e.candidate(v.reference, poison=True)
+        e.program = Program(form(SAME), form(SAME))
+        candidate = e.candidate(poison=True)
         yield v, candidate
         candidate.kill()
 
@@ -125,7 +128,6 @@ def test_inputs_of_families_are_made_again(judge: Judge) -> None:
     """What comes among the timed calls is in no memory until then, and the same then."""
     with prepared(judge, SMALL) as e:
         v = e.verification
-        assert v is not None
         seen = 0
         for job in v._jobs():
             if job.again is not None:
@@ -236,7 +238,7 @@ def test_a_task_that_does_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch)
 
 def reference(judge: Judge, kept: Kept | None = None, source: str = SMALL) -> ReferenceClient:
     request = judge.request(source, "", "quick", {})
-    return Evaluation(judge.server, request, kept=kept).reference(compiles=False)
+    return processes_of(judge.server, request, kept).reference(compiles=False)
 
 
 def test_answers_are_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,11 +439,12 @@ def test_a_part_ends_the_process(
     few = f"        if len(x) < 96:\n            {ends}\n        return {SAME}"
     source = SMALL.replace(f"        return {SAME}", few)
     assert ends in source
-    learned: list[dict[str, Any]] = [{}, {}]
+    learned = [Learned(), Learned()]
     for task, known in zip((source, SMALL), learned, strict=True):
-        e = Evaluation(judge.server, judge.request(task, "", "quick", {}))
-        e._start_reference(None, known).kill()
-    whole, cut = (known["calibration"] for known in learned)
+        processes = processes_of(judge.server, judge.request(task, "", "quick", {}))
+        opponents = Opponents(processes, Builds(processes.context))
+        calibrating.started(processes, opponents, known)[0].kill()
+    whole, cut = (known.to_json()["calibration"] for known in learned)
     assert cut["by_rows"] and not whole["by_rows"]
     assert [f["name"] for f in whole["families"]] == [f["name"] for f in cut["families"]]
 
@@ -462,7 +465,7 @@ def test_the_whole_has_the_last_word(
     assert v["status"] == "correct", v["reason"]
     with prepared(judge, depends) as e:
         verification = e.verification
-        assert verification is not None and verification.reference.parts is not None
+        assert verification.reference.parts is not None
         _, inputs = verification.reference.draw(7)
         (right,) = verification.reference.forward(verification.draws[0].tree, inputs, ["eager"])[0][
             "tensors"
@@ -638,19 +641,19 @@ def test_blocks_that_cannot_be_given_back_hide_no_verdict(
 ) -> None:
     """At a part's end. What needs them back within one, to look closer, fails by the same error."""
     asked_at_an_end = 0
-    real = Evaluation._let_go
+    real = memory.let_go
 
     def full(_: ReferenceClient) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def at_an_end(self: Evaluation, reference: ReferenceClient) -> None:
+    def at_an_end(reference: ReferenceClient) -> None:
         nonlocal asked_at_an_end
         asked_at_an_end += 1
         with monkeypatch.context() as m:
             m.setattr(ReferenceClient, "let_go", full)
-            real(self, reference)
+            real(reference)
 
-    monkeypatch.setattr(Evaluation, "_let_go", at_an_end)
+    monkeypatch.setattr(memory, "let_go", at_an_end)
     asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
     v = judge.verdict(SMALL, form(f"{SAME} * (1.5 if timed() else 1)"), **asked)
     assert v["status"] in ("cheated", "wrong"), v["reason"]
@@ -795,7 +798,6 @@ def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(verify.Verification, "_choose_varied", lambda _: set())
     monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
     with prepared(judge, SMALL) as e:
-        assert e.verification is not None
         candidate = Counted(e.verification.reference)
         e.verification._again(candidate, e.verification._stream(candidate, e.verification._jobs()))
         assert candidate.most == 0
@@ -835,7 +837,6 @@ def test_a_closer_look_takes_memory(judge: Judge, monkeypatch: pytest.MonkeyPatc
         return [{"mode": "moved:0", "error": no_memory()}]
 
     with prepared(judge, SMALL) as e:
-        assert e.verification is not None
         tree, inputs = e.verification.draws[0].get()
         expected = e.verification._expect(tree, inputs)
         monkeypatch.setattr(ReferenceClient, "forward", full)
@@ -867,9 +868,8 @@ def test_other_shapes_may_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16 GiB.\nMore.")
 
     with prepared(judge, SMALL) as e:
-        assert e.verification is not None
-        monkeypatch.setattr(Evaluation, "candidate", full)
-        e._general(e.verification.reference.orders)
+        monkeypatch.setattr(Trial, "candidate", full)
+        granted.try_other_shapes(e, e.reference.orders)
         (said,) = e.verification.report.evidence
         assert said.endswith("Tried to allocate 16 GiB.")
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_referee import AFFINE_INIT, HEAD, SCALED, Judge, eager, model_new
+from judging import Judge, processes_of
+from test_referee import AFFINE_INIT, HEAD, SCALED, eager, model_new
 
 from kwharness.base.protocol import Closed
 from kwharness.clients.candidate_client import CandidateClient
@@ -17,9 +18,11 @@ from kwharness.clients.errors import WorkerGone
 from kwharness.machine import device
 from kwharness.numerics import families
 from kwharness.process.fork_client import Exit
-from kwharness.referee import evaluation
-from kwharness.referee.evaluation import Evaluation
+from kwharness.referee import timed_calls, trial
 from kwharness.referee.faults import Fault, faults
+from kwharness.referee.program import Program
+from kwharness.referee.timed_calls import TimedCalls
+from kwharness.referee.trial import Trial
 from kwharness.verify import calibrate, secret_draws, verify
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.verify import Verification
@@ -44,16 +47,14 @@ def test_weights_are_moved_but_for_what_is_no_weight() -> None:
 
 
 @contextmanager
-def prepared(judge: Judge, source: str, level: str = "quick") -> Iterator[Evaluation]:
-    """An evaluation whose reference has drawn and computed, and no candidate yet."""
-    e = Evaluation(judge.server, judge.request(source, "", level, {}))
-    e.calibration = Calibration.from_json(judge.calibration(source)["calibration"])
-    reference = e.reference(compiles=False)
+def prepared(judge: Judge, source: str, level: str = "quick") -> Iterator[Trial]:
+    """A trial whose reference has drawn and computed, and no candidate yet."""
+    known = {"known": judge.calibration(source)}
+    processes = processes_of(judge.server, judge.request(source, "", level, known))
+    reference = processes.reference(compiles=False)
     try:
-        assert e.calibration is not None
-        e.verification = Verification(reference, e.calibration, level)
-        e.verification.prepare()
-        yield e
+        assert processes.calibration is not None
+        yield Trial(processes, Program("", ""), reference, processes.calibration).draw()
     finally:
         reference.kill()
 
@@ -64,7 +65,7 @@ TIES = task_of(
 )
 
 
-def timed_calls() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def calls_with_ties() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     x = torch.randint(0, 3, (3, 512, 40)).float()
     return [x], [x.argmax(-1), x.sum(-1), x.sum(-1) > 0]
 
@@ -73,25 +74,27 @@ def test_timed_calls_are_judged_by_float64_where_they_differ_from_eager(
     judge: Judge,
 ) -> None:
     with prepared(judge, TIES) as e:
-        inputs, right = timed_calls()
+        inputs, right = calls_with_ties()
         last = [39 - inputs[0].flip(-1).argmax(-1), *right[1:]]
         assert bool((last[0] != right[0]).any())
-        assert e._check(inputs, last, right) is None
+        assert TimedCalls(e).check(inputs, last, right) is None
 
         # One of 512, in one call: less than any share that could be let pass.
         one_off = [right[0].clone(), *right[1:]]
         row = inputs[0][1, 7]
         one_off[0][1, 7] = int(row.argmin())
-        assert "1 of 512 indices are wrong" in str(e._check(inputs, one_off, right))
+        assert "1 of 512 indices are wrong" in str(TimedCalls(e).check(inputs, one_off, right))
         flipped = [*right[:2], right[2].clone()]
         flipped[2][2, 5] ^= True
-        assert "1 of 512 elements differ" in str(e._check(inputs, flipped, right))
+        assert "1 of 512 elements differ" in str(TimedCalls(e).check(inputs, flipped, right))
         beside = [right[0], right[1].clone(), right[2]]
         beside[1][0, 3] += 1
-        assert "output 1 of a timed call: 1 of 512" in str(e._check(inputs, beside, right))
+        assert "output 1 of a timed call: 1 of 512" in str(
+            TimedCalls(e).check(inputs, beside, right)
+        )
 
         # Where eager itself is off, float64 says that the candidate is right.
-        assert e._check(inputs, right, [right[0], right[1] + 1, right[2]]) is None
+        assert TimedCalls(e).check(inputs, right, [right[0], right[1] + 1, right[2]]) is None
 
 
 def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
@@ -107,7 +110,6 @@ def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
     monkeypatch.setattr(Verification, "_look_closer", looked)
     source = task_of("return torch.softmax(x, -1)", "[torch.randn(64, 256)]")
     with prepared(judge, source) as e:
-        assert e.verification is not None
         tree, inputs = e.verification.draws[0].get()
         for _ in range(2):  # the reference's blocks are large enough
             e.verification._expect(tree, inputs)
@@ -122,7 +124,7 @@ def test_what_is_expected_outlives_all_closer_looks(judge: Judge) -> None:
     """Of a task that decides the reference is asked twice for each: lanes, then what moves."""
     with prepared(judge, DECIDES) as e:
         v = e.verification
-        assert v is not None and v.calibration.decides
+        assert v.calibration.decides
         tree, inputs = v.draws[1].get()
         for patterns in (1, 1, 8, 8):  # blocks are as large as what was answered before
             expected = v._expect(tree, inputs)
@@ -142,7 +144,6 @@ def test_a_draw_of_its_own_condition_is_judged_by_it(judge: Judge) -> None:
         "t = x[:, 1] * 3\n        return (x[:, 0] + t) - t", "[torch.randn(64, 256, 2)[:, 0]]"
     )
     with prepared(judge, source) as e:
-        assert e.verification is not None
         _, (x,) = e.verification.draws[0].get()
         x = torch.stack([(x[:, 0] * 4).round() / 4, x[:, 1] + 1e6], 1)
         honest = ((x[:, 0] + x[:, 1]) + x[:, 1] * 2) - x[:, 1] * 3
@@ -239,11 +240,11 @@ def test_timed_calls_that_agree_with_eager_cost_no_forward(
 
     monkeypatch.setattr(Verification, "judge_call", judged)
     with prepared(judge, TIES) as e:
-        inputs, right = timed_calls()
-        assert e._check(inputs, [t.clone() for t in right], right) is None
+        inputs, right = calls_with_ties()
+        assert TimedCalls(e).check(inputs, [t.clone() for t in right], right) is None
         assert not asked
-        monkeypatch.setattr(evaluation, "SUSPECTS_S", 0.0)
-        assert e._check(inputs, [(right[0] + 1) % 40, *right[1:]], right) is None
+        monkeypatch.setattr(timed_calls, "SUSPECTS_S", 0.0)
+        assert TimedCalls(e).check(inputs, [(right[0] + 1) % 40, *right[1:]], right) is None
         assert len(asked) == 1  # one at least, however late it is
 
 
@@ -397,8 +398,8 @@ def test_other_shapes_are_recorded_and_gate_nothing(
     general: bool,
     said: str,
 ) -> None:
-    monkeypatch.setattr(evaluation, "FORWARD_S", 2.0)
-    monkeypatch.setattr(evaluation, "FORWARD_EAGERS", 1.0)
+    monkeypatch.setattr(trial, "FORWARD_S", 2.0)
+    monkeypatch.setattr(trial, "FORWARD_EAGERS", 1.0)
     v = judge.verdict(source, model_new(body), "certify")
     assert v["status"] == "certified", v["reason"]
     assert v["correctness"]["general"] is general
@@ -490,7 +491,6 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
 ) -> None:
     monkeypatch.setattr(secret_draws, "KEPT_BYTES", 4 * 16 * 64 * 4)
     with prepared(judge, SCALED, level) as e:
-        assert e.verification is not None
         first, second, *_ = e.verification.draws
         assert first.kept and not second.kept
         assert torch.equal(second.tensors[0], second.tensors[0])

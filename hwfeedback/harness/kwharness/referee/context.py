@@ -1,0 +1,155 @@
+"""What every step of one evaluation is given: the request, the device, and where it reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from kwharness.base.requests import Gpu, Request, Rules, Task
+from kwharness.machine import device as devices
+from kwharness.machine import health
+from kwharness.machine.cuda_driver import CudaError
+from kwharness.machine.device import Device
+from kwharness.machine.health import Ill
+from kwharness.process import sandbox
+from kwharness.referee import memory
+from kwharness.referee.costs import Costs
+from kwharness.referee.warm_pool import Batch, Compiled, Kept
+from kwharness.torch_compile import inductor
+
+# With so many a compiler does not disturb what a GPU is asked for: hwfeedback/build.go.
+SPARE_CORES = 4
+SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
+
+Progress = Callable[[str, str], None]
+Learn = Callable[[dict[str, Any]], None]
+
+
+def device_of(gpu: Gpu | None) -> Device:
+    """Returns the device that a request names, None being the CPU."""
+    if gpu is None:
+        return devices.CPU
+    os.environ |= sandbox.one_gpu(gpu.uuid)  # before anything looks for GPUs
+    try:
+        return devices.gpu()
+    except (RuntimeError, CudaError) as e:
+        if words := health.said(str(e)):
+            raise Ill(health.REFEREE, words) from e
+        raise
+
+
+class Context:
+    """One evaluation's request and what belongs to it. ``server`` is a ForkServer, ``fds`` are what
+    its processes hold while they have the device.
+    """
+
+    beside: ThreadPoolExecutor  # while it runs
+
+    def __init__(
+        self,
+        server: Any,
+        request: Request,
+        fds: Sequence[int] = (),
+        progress: Progress = lambda _stage, _note: None,
+        learn: Learn = lambda _: None,
+        kept: Kept | None = None,
+    ) -> None:
+        self.server = server
+        self.request = request
+        self.fds = list(fds)
+        self.progress = progress
+        self.learn = learn
+        self.kept = kept
+        self.batch: Batch | None = kept.batch(request.order.batch) if kept is not None else None
+        self.compiled = kept.compiled if kept is not None else Compiled()
+        self.device = device_of(request.workplace.gpu)
+        self.memory = memory.of(self.device, request.task.least_bytes)
+        self.costs = Costs()
+        self.called_in = request.workplace.cache_dir  # what is compiled by calling it is kept there
+        self._inductor: str | None = None
+
+    @property
+    def task(self) -> Task:
+        return self.request.task
+
+    @property
+    def rules(self) -> Rules:
+        return self.request.rules
+
+    @property
+    def level(self) -> str:
+        return self.request.rules.level
+
+    @property
+    def threads(self) -> int:
+        return self.request.workplace.threads
+
+    @property
+    def times(self) -> bool:
+        """Whether the candidate is timed."""
+        return self.request.timed.time
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.kind == "cuda"
+
+    @property
+    def shares(self) -> bool:
+        """Whether evaluations share processes and what is timed before a candidate."""
+        return self.device.kind in SHARES
+
+    @property
+    def eval_mode(self) -> bool:
+        """Whether models are put into eval mode."""
+        return "train_mode_dependent" in self.task.flags
+
+    def config(self, **more: Any) -> dict[str, Any]:
+        """Returns a worker's configuration."""
+        place = self.request.workplace
+        return {"sandbox": place.sandbox, "threads": place.threads} | place.placed() | more
+
+    def candidate_config(self, **more: Any) -> dict[str, Any]:
+        """Returns the configuration of a candidate's process."""
+        if not self.torch_may_compile():
+            return self.config(**more)
+        imports = {"preimport": ["compile"]}
+        if self.on_gpu:
+            imports["preimport"].append("compile_gpu")
+            return self.config(**imports, **more)
+        folder = self.warm_inductor()
+        return self.config(**imports, **({"inductor_cache": folder} if folder else {}), **more)
+
+    def limits(self) -> dict[str, int]:
+        """Returns what a candidate's process may take, where the request says so."""
+        names = ("memory_bytes", "processes", "cpu_s")
+        return {k: v for k, v in self.rules.limits.items() if k in names and v}
+
+    def warm_inductor(self) -> str:
+        """Returns a folder in which torch.compile finds what it needs, "" for none."""
+        if self._inductor is None:
+            folder = self.request.workplace.cache_dir
+            self._inductor = inductor.warm(folder) if folder else ""
+        return self._inductor
+
+    def torch_may_compile(self) -> bool:
+        """Whether torch.compile may be at work in a candidate of this evaluation."""
+        texts = [self.request.candidate.source, *(n.source for n in self.request.timed.named)]
+        return not self.rules.requires_custom and any(map(inductor.compiles, texts))
+
+    def compilers_disturb(self) -> bool:
+        """Whether what is timed suffers from a compiler beside it."""
+        return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES
+
+    def crowded(self) -> bool:
+        """Whether a CPU has more to do than it has cores."""
+        cores = len(os.sched_getaffinity(0))
+        return self.device.kind == "cpu" and os.getloadavg()[0] > cores
+
+    def arch(self) -> str:
+        """Returns what CUDA is compiled for, "" on the CPU."""
+        if isinstance(self.device, devices.Cpu):
+            return ""
+        has = self.device.driver.attributes()
+        return f"sm_{has['major']}{has['minor']}{'a' if has['major'] >= 9 else ''}"

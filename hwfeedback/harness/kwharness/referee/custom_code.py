@@ -1,0 +1,79 @@
+"""Policy: whether a candidate's own code does the work of the task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kwharness.attribution import trace
+from kwharness.referee import faults
+from kwharness.referee.trial import Trial
+
+MOSTLY = 0.5  # of a forward's time
+
+
+def was_built(trial: Trial) -> None:
+    """Raises a Fault where nothing was built for the candidate."""
+    program = trial.program
+    if program.artifacts():
+        return
+    idle = program.build["triton"] and trial.context.device.kind == "cpu"
+    more = ": it imports Triton, and the device is the CPU" if idle else ""
+    raise faults.Fault(
+        "rejected",
+        f"it has no custom code: nothing was built for it{more}",
+        "write a kernel with native(), load_inline() or Triton for one operator of it at least",
+    )
+
+
+def does_the_work(trial: Trial, seen: Any, work: dict[str, Any], calls: int) -> None:
+    """Raises a Fault where custom code covers no operator of the task. ``seen`` is a traced
+    forward, ``work`` and ``calls`` what trace.report makes of it.
+    """
+    on_cpu = trial.context.device.kind == "cpu"
+    # A CUDA graph replays what was called when it was captured, before the trace.
+    if not calls and (on_cpu or right_without(trial)):
+        did = ", ".join(trace.computes(work)[:6]) or "nothing"
+        raise faults.Fault(
+            "rejected",
+            f"none of its custom code ran in a forward: the work was done by {did}",
+            "call the custom kernel in forward, at module level names such as lib.kernel(...)",
+        )
+    operators = trial.context.task.operators
+    # One that sums what its kernel has summed in parts runs all operators, on less than the
+    # inputs, and most is its own.
+    elements = sum(t.numel() for t in trial.verification.inputs)
+    mostly = work["custom"] >= MOSTLY and not trace.as_much(seen, operators, elements)
+    if not trace.covers(seen, operators) and not mostly:
+        did = ", ".join(dict.fromkeys(operators))
+        raise faults.Fault(
+            "rejected",
+            f"its custom code covers no operator of the task: PyTorch ran {did}",
+            "compute at least one of them in the custom kernel, and not beside it",
+        )
+    if not calls:
+        trial.verification.report.evidence.append(
+            "none of its custom code was called in the forward that was traced, and it is "
+            "needed: a CUDA graph replays it, and what else is in that is not seen"
+        )
+    elif (trace.computes(work) or trial.context.level == "certify") and right_without(trial):
+        raise faults.Fault(
+            "rejected",
+            "its output is right when its custom code does nothing",
+            "have the custom kernel compute what forward returns",
+        )
+
+
+def right_without(trial: Trial) -> bool:
+    """Whether the candidate is right with stand-ins for its custom code that do nothing."""
+    try:
+        candidate = trial.candidate(poison=True, stand_in=True)
+    except faults.Fault:
+        return False  # it needs it to be constructed
+    try:
+        doing = "running without its custom code"
+        with trial.verifying(candidate), faults.faults(doing, candidate):
+            return trial.verification.right_on_first(candidate)
+    except faults.Fault:
+        return False
+    finally:
+        candidate.kill()

@@ -1,0 +1,133 @@
+"""The profile of a correct candidate on a GPU, and that of eager: it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kwharness.attribution import trace
+from kwharness.base.verdicts import Learned, Profile, Verdict
+from kwharness.machine import device as devices
+from kwharness.profile import ncu, profile_forward
+from kwharness.referee.context import Context
+from kwharness.referee.kernel_facts import KernelFacts
+from kwharness.referee.program import Program
+from kwharness.referee.trial import Trial
+
+
+def wait_for_prepared(context: Context) -> None:
+    """Waits until no process begins in which a profile will be taken. Nothing may be timed before,
+    nor a clock looked at.
+    """
+    if context.kept is not None:
+        with context.costs.part("profile"):
+            context.kept.profilers.wait_for_prepared()
+
+
+class Profiles:
+    """Those of one evaluation."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.profiler: profile_forward.Profiler | None = None  # where a profile is asked for
+
+    def begin(self) -> None:
+        """Has the process started in which the next profile is taken, where that disturbs nobody.
+        It touches no GPU.
+        """
+        context = self.context
+        kept = context.kept.profilers if context.kept is not None else None
+        wants = context.request.timed.profile and context.on_gpu and context.times
+        if not wants or context.level != "quick":
+            if kept is not None:
+                kept.keep(())
+            return
+        if self.profiler is None:
+            self.profiler = self._new()
+        if kept is not None and not context.compilers_disturb():
+            kept.keep(self.profiler.keys)
+            self.profiler.ahead()
+
+    def _new(self) -> profile_forward.Profiler:
+        context = self.context
+        assert isinstance(context.device, devices.Gpu)
+        has = context.device.driver.attributes()
+        return profile_forward.Profiler(
+            context.server,
+            context.device,
+            context.config(),
+            context.limits(),
+            context.fds,
+            int(10 * has["major"] + has["minor"]),
+            spares=context.kept.profilers if context.kept is not None else None,
+            full=context.request.timed.profile == ncu.FULL,
+            products=trace.multiplies(context.task.operators),
+        )
+
+    def prepare(self) -> None:
+        """Has one of those processes begin on the GPU, for this candidate or the next one."""
+        if self.profiler is not None:
+            self.profiler.begin()
+
+    @property
+    def passing(self) -> bool:
+        """Whether what a profile lacks may be there another time."""
+        return self.profiler is not None and self.profiler.passing
+
+    def met(self) -> list[Any]:
+        """Returns the workers that met the candidate."""
+        return list(self.profiler.met) if self.profiler is not None else []
+
+    def take(self, trial: Trial, facts: KernelFacts, v: Verdict, learned: Learned) -> None:
+        """Adds the profile of a correct candidate, and that of eager."""
+        profiler, context = self.profiler, self.context
+        if profiler is None or v.candidate_ms <= 0:
+            return
+        context.progress("profile", context.level)
+        facts.begin()
+
+        def kernels() -> Sequence[dict[str, Any]]:
+            facts.add(v)
+            return [k.to_json() for k in v.build.kernels or []]
+
+        with context.costs.part("profile"):
+            found = profiler.profile(_subject(trial, trial.program, kernels, True))
+            v.profile = self._placed(found, v)
+            v.metrics |= v.profile.position or {}
+        known = context.request.known.profile
+        if known is not None:
+            v.eager_profile = self._placed(known, v)
+            return
+        self.begin()  # nothing is timed any more, and the next candidate's comes soon
+        text = f"{context.task.source}\n\nModelNew = Model\n"
+        with context.costs.part("profile of eager"):
+            eager = profiler.profile(_subject(trial, Program(text, text), list, False))
+        v.eager_profile = self._placed(eager, v)
+        if not profiler.passing:
+            learned.profile = eager
+
+    def _placed(self, profile: dict[str, Any], v: Verdict) -> Profile:
+        """Returns a profile with its position below the ceilings, which are measured anew at times:
+        what is remembered has none.
+        """
+        ceilings = self.context.request.ceilings.to_json()
+        position = profile_forward.position(profile, ceilings, v.floor.bytes)
+        return Profile.from_json(profile | {"position": position})
+
+
+def _subject(
+    trial: Trial,
+    program: Program,
+    kernels: Callable[[], Sequence[dict[str, Any]]],
+    custom: bool,
+) -> profile_forward.Subject:
+    draw = trial.verification.draws[0]
+    return profile_forward.Subject(
+        lambda client: trial.load(client, program=program),
+        draw.tree,
+        draw.tensors,
+        kernels,
+        custom,
+        trial.reference.orders,
+        trial.forward_s,
+    )

@@ -1,0 +1,49 @@
+"""What a candidate's process runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kwharness.build import builder_client
+from kwharness.clients.workshop import Workshop
+from kwharness.model import weights
+from kwharness.referee.context import Context
+from kwharness.torch_compile import inductor
+
+
+@dataclass
+class Program:
+    """The candidate, or a named baseline."""
+
+    text: str  # as it was given
+    source: str  # as it is loaded: the exported file where it is certified
+    build: dict[str, Any] = field(default_factory=dict)  # what builder_client.build gave
+    workshop: Workshop | None = None  # where its processes ask for more
+    plan: weights.Plan | None = None  # how it gets the reference's weights
+    handed_out: bool = False  # whether it is the file that its user gets
+
+    def artifacts(self) -> list[dict[str, Any]]:
+        """What was built for it, so far."""
+        built = list(self.build.get("artifacts") or [])
+        if self.handed_out:  # what torch builds is built again, as it does
+            built = [a for a in built if a["kind"] != builder_client.LOAD_INLINE]
+        known = {a["request"] for a in built}
+        later = self.workshop.artifacts if self.workshop is not None else []
+        return built + [a for a in later if a["request"] not in known]
+
+    @property
+    def form(self) -> str:
+        """How its custom code is written: BuildReport.form."""
+        return str(self.build["build"].get("form") or "")
+
+    def has_triton(self, context: Context) -> bool:
+        """Whether it has kernels of Triton's that run. On a CPU they fail."""
+        return bool(self.build["triton"]) and context.on_gpu
+
+    def torch_compiles(self, context: Context) -> bool:
+        """Whether torch.compile may be at work in it."""
+        return context.torch_may_compile() and inductor.compiles(self.source)
+
+    def compiles_when_called(self, context: Context) -> bool:
+        return self.has_triton(context) or self.torch_compiles(context)

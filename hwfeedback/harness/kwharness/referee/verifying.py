@@ -1,0 +1,105 @@
+"""The step in which a candidate is verified: compared, traced, held to policy, and asked what it
+takes for granted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kwharness.attribution import trace
+from kwharness.base.verdicts import Verdict, WorkReport
+from kwharness.clients.candidate_client import CandidateClient
+from kwharness.model import weights
+from kwharness.referee import construction_seeds, custom_code, faults, granted
+from kwharness.referee.exported_file import ExportedFile
+from kwharness.referee.kernel_facts import KernelFacts
+from kwharness.referee.opponents import Opponents
+from kwharness.referee.profiles import Profiles
+from kwharness.referee.subject import Subject
+from kwharness.referee.timed_calls import TimedCalls
+from kwharness.referee.trial import Trial
+from kwharness.verify import findings
+
+
+class Verifying:
+    """What it needs of an evaluation."""
+
+    def __init__(self, opponents: Opponents, exported: ExportedFile, facts: KernelFacts) -> None:
+        self.opponents = opponents
+        self.exported = exported
+        self.facts = facts
+
+    def run(self, calls: TimedCalls, profiles: Profiles, v: Verdict) -> Subject:
+        """Returns a candidate that is right. Raises a Fault for one that is not."""
+        trial = calls.trial
+        context, program, made = trial.context, trial.program, trial.made
+        context.progress("verify", context.level)
+        if context.on_gpu and context.times:
+            trial.processes.begin(False)
+        profiles.prepare()
+        candidate = self._first(trial)
+        v.weights = trial.plan.mode
+        v.evidence += trial.plan.evidence()
+        if made.breaks:
+            v.evidence.append(weights.moved_at_construction(made.breaks))
+        seen = self._compare(trial, candidate, v)
+        construction_seeds.under_other_seeds(trial)
+        own = any("libraries" not in a or program.has_triton(context) for a in program.artifacts())
+        work, custom_calls = trace.report(seen, own)
+        v.work = WorkReport.from_json(trace.report(seen, own, regions=True)[0])
+        v.metrics |= {
+            "custom_share": work["custom"],
+            "vendor_share": work["vendor"],
+            "pytorch_share": work["pytorch"],
+            "custom_calls": float(custom_calls),
+        }
+        if context.rules.requires_custom:
+            custom_code.was_built(trial)
+            custom_code.does_the_work(trial, seen, work, custom_calls)
+        if context.rules.runs_standalone:
+            with context.costs.part("cold"):
+                self.exported.judge(trial, self.facts, v)
+        with context.costs.part("assumptions"):
+            granted.assume(trial, v)
+        return Subject(trial, calls, trace.not_custom(seen, work))
+
+    def _first(self, trial: Trial) -> CandidateClient:
+        """Starts the process that is verified: at certify that of the exported file, once it is
+        known on which shapes the candidate is right.
+        """
+        candidate = construction_seeds.first(trial, self.opponents.forget)
+        if trial.context.level != "certify":
+            return candidate
+        candidate.kill()
+        with trial.context.costs.part("verify"):
+            granted.try_other_shapes(trial, trial.reference.orders)
+        self.exported.write(trial, trial.verification.tried)
+        try:
+            return trial.candidate(poison=True)
+        except faults.Fault:
+            if not self.exported.leaves_the_rebuild(trial):
+                raise
+            return trial.candidate(poison=True)
+
+    def _compare(self, trial: Trial, candidate: CandidateClient, v: Verdict) -> Any:
+        """Compares what it computes, and returns a traced forward of it."""
+        judge, kept = trial.verification, -faults.OUTPUT_KEPT
+        try:
+            self.exported.begin_beside(trial)
+            with trial.verifying(candidate), faults.faults("verifying it", candidate):
+                try:
+                    judge.run(candidate, lambda: trial.candidate(poison=True))
+                except findings.Failed as e:
+                    log = candidate.worker.log()[kept:]
+                    raise faults.Fault(e.status, str(e), e.hint, (), log) from e
+            with (
+                trial.context.costs.part("trace"),
+                faults.faults("tracing it", candidate),
+            ):
+                draw = judge.draws[0]
+                seen = candidate.trace(draw.tree, draw.tensors)
+            v.output = candidate.worker.log()[kept:]
+        finally:
+            candidate.kill()
+            trial.context.memory.rest(trial.reference)
+        return seen
