@@ -88,8 +88,18 @@ def wanted() -> dict[str, Any]:
     }
 
 
+def written(value: Any, indent: str = "") -> str:
+    """Returns JSON with what is short on one line."""
+    line = json.dumps(value)
+    if len(indent) + len(line) < 90 or not isinstance(value, dict):
+        return line
+    inner = indent + "  "
+    parts = [f"{inner}{json.dumps(k)}: {written(v, inner)}" for k, v in value.items()]
+    return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+
+
 def test_the_schema_is_that_of_the_dataclasses(tmp_path: pathlib.Path) -> None:
-    text = json.dumps(wanted(), indent=2) + "\n"
+    text = written(wanted()) + "\n"
     (tmp_path / SCHEMA.name).write_text(text)
     same = SCHEMA.exists() and SCHEMA.read_text() == text
     assert same, f"copy {tmp_path / SCHEMA.name} to its place, and hold Go's structs to it"
@@ -97,23 +107,23 @@ def test_the_schema_is_that_of_the_dataclasses(tmp_path: pathlib.Path) -> None:
 
 def test_a_golden_request_is_read_and_written() -> None:
     msg = golden("evaluate")
-    written = Request.from_json(msg).to_json()
+    given = Request.from_json(msg).to_json()
     body = {k: v for k, v in msg.items() if k not in ("v", "type", "id", "fds")}
     for name, value in body.items():
         if isinstance(value, dict):  # what is not known is written as its default, or not at all
-            given = {k: v for k, v in value.items() if v is not None}
-            assert given.items() <= written[name].items(), name
+            known = {k: v for k, v in value.items() if v is not None}
+            assert known.items() <= given[name].items(), name
         else:
-            assert written[name] == value
-    assert Request.from_json(written).to_json() == written
+            assert given[name] == value
+    assert Request.from_json(given).to_json() == given
 
 
 def test_a_golden_answer_is_read_and_written() -> None:
     result = golden("result_evaluate")["result"]
     # Blank is the verdict of a candidate that came to nothing: it has what every verdict has.
     required = ("assumes", "evidence", "flags", "hint", "weights", "work")
-    written = Answer.from_json(result).to_json()
-    assert set(required) <= written["verdict"].keys() - result["verdict"].keys()
+    found = Answer.from_json(result).to_json()
+    assert set(required) <= found["verdict"].keys() - result["verdict"].keys()
 
     def within(given: Any, found: Any, where: str) -> None:
         if isinstance(given, dict):
@@ -126,15 +136,15 @@ def test_a_golden_answer_is_read_and_written() -> None:
         else:
             assert given == found, where
 
-    within(result, written, "result")
-    assert Answer.from_json(written).to_json() == written
+    within(result, found, "result")
+    assert Answer.from_json(found).to_json() == found
 
 
 def test_what_is_not_known_is_not_written() -> None:
     result = golden("result_evaluate")["result"]
     v = Verdict.from_json({**result["verdict"], "speedup": None, "profile": None})
-    written = v.to_json()
-    assert written["speedup"] is None and "profile" not in written and "exported" not in written
+    told = v.to_json()
+    assert told["speedup"] is None and "profile" not in told and "exported" not in told
 
 
 @pytest.mark.parametrize(
