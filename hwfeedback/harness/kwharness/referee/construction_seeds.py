@@ -93,6 +93,28 @@ def _made_alike(trial: Trial) -> list[str]:
     return sorted(n for b, times in alike if 0 < b["times"] == times for n in b["names"])
 
 
+def keeps_what_it_computed(trial: Trial, failed: findings.Failed) -> tuple[str, str] | None:
+    """Returns reason and hint where a candidate is right with the weights that it was constructed
+    with, and has tensors that it computed of them, which follow no others.
+    """
+    plan, judge, made = trial.plan, trial.verification, trial.made
+    if failed.status != "wrong" or plan.by_seed or not plan.unknown:
+        return None
+    own, client = made.state, None
+    try:
+        made.state = judge.original
+        client = trial.candidate(poison=True)
+        with trial.verifying(client), faults.faults("being tried again", client):
+            right = judge.right_as_constructed(client)
+    except (faults.Fault, findings.Failed):
+        right = False  # how it failed before is told
+    finally:
+        made.state = own
+        if client is not None:
+            client.kill()
+    return plan.stale(str(failed)) if right else None
+
+
 def under_other_seeds(trial: Trial) -> None:
     """Judges a candidate that is judged by the seed under others, too: each time both sides are
     constructed anew, the candidate in a process of its own.

@@ -91,7 +91,10 @@ class Verifying:
                     judge.run(candidate, lambda: trial.candidate(poison=True))
                 except findings.Failed as e:
                     log = candidate.worker.log()[kept:]
-                    raise faults.Fault(e.status, str(e), e.hint, (), log) from e
+                    candidate.kill()
+                    stale = construction_seeds.keeps_what_it_computed(trial, e)
+                    why, hint = stale or (str(e), e.hint)
+                    raise faults.Fault(e.status, why, hint, (), log) from e
             with (
                 trial.context.costs.part("trace"),
                 faults.faults("tracing it", candidate),
