@@ -98,9 +98,9 @@ class Rules(Message):
     custom_code: str = "required"  # or ANY_CODE
     explain: bool = False  # it is only asked how right and how fast a rejected candidate is
     uncompiled: bool = False  # torch.compile has no say in what is right
-    # Go sends none of these three: they are for who asks within Python.
-    require_custom: bool | None = None  # in the place of custom_code
-    # At CERTIFY its file runs by itself, in a new interpreter.
+    # Tests alone send this one and the next two: it stands in the place of custom_code.
+    require_custom: bool | None = None
+    # Whether at CERTIFY its file runs by itself, in a new interpreter.
     standalone: bool = field(default=True, metadata={KEY: "cold"})
     limits: dict[str, int] = field(default_factory=dict)  # memory_bytes, processes, cpu_s
 
@@ -201,8 +201,8 @@ class Speedup(Message):
 
 @dataclass(frozen=True)
 class Known(Message):
-    """What former evaluations of a task have learned. The first three are read by whoever wrote
-    them, and are bytes to everybody else: Go keeps them as they are.
+    """What former evaluations of a task have learned. The first three are records of this side: Go
+    keeps them as they came.
     """
 
     calibration: dict[str, Any] | None = None  # verify.calibration.Calibration

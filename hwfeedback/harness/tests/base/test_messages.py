@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import pathlib
+import re
 import types
 import typing
 from dataclasses import MISSING, is_dataclass
@@ -47,15 +48,32 @@ def kind_of(hint: Any) -> dict[str, Any]:
     return {"type": NAMES[hint]}
 
 
+def meanings(cls: Any) -> dict[str, str]:
+    """Returns what the comment beside a field says: its unit, and what it means."""
+    found: dict[str, str] = {}
+    said = ""
+    for line in inspect.getsource(cls).splitlines():
+        code, _, comment = line.partition("# ")
+        if not code.strip():  # it stands above its field
+            said = f"{said} {comment}".strip()
+            continue
+        if m := re.match(r"    (\w+): ", code):
+            found[m[1]] = f"{said} {comment}".strip()
+        said = ""
+    return found
+
+
 def properties(cls: Any) -> tuple[dict[str, Any], list[str]]:
     """Returns the keys of a message, and those that must be there."""
     found: dict[str, Any] = {}
     required: list[str] = []
+    said = meanings(cls)
     for f, hint in records.typed(cls):
         if f.metadata.get("flat"):
             found |= properties(hint)[0]
             continue
-        found[records.key_of(f)] = kind_of(hint)
+        meaning = {"description": said[f.name]} if said.get(f.name) else {}
+        found[records.key_of(f)] = {**kind_of(hint), **meaning}
         if f.default is MISSING and f.default_factory is MISSING:
             required.append(records.key_of(f))
     return found, required
