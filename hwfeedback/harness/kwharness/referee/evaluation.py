@@ -76,6 +76,7 @@ class Evaluation:
             self.opponents.begin()
             try:
                 self._judge(context.beside.submit(self.builds.this))
+                parsed = self.builds.parsed()
             except Ill as e:
                 if self.processes.met:
                     raise faults.Infrastructure(str(e), e.traceback) from e
@@ -88,7 +89,6 @@ class Evaluation:
         self.profiles.prepare()
         met = self.profiles.met()
         at_rest = not request.order.last and self.processes.at_rest(met)
-        parsed = self.builds.parsed()
         return Answer(self.verdict, self.learned, parsed, self.profiles.passing, at_rest)
 
     def _judge(self, build: Build) -> None:
