@@ -23,7 +23,7 @@ from kwharness.referee import main as referee
 from kwharness.standalone import interpreter
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
-from kwharness.timing import timing, window_base
+from kwharness.timing import timing, turns, window_base
 from kwharness.verify import calibrate, calibration
 
 XID = "look at the kernel's log (dmesg) for Xid"
@@ -278,7 +278,7 @@ def test_a_reference_that_meets_it_later(
 def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
     times = types.SimpleNamespace(device=types.SimpleNamespace(kind=on), notes=[])
     failed = window_base.CallFailed({"type": "AcceleratorError", "message": text})
-    lost = timing._Lost("compile", failed)
+    lost = turns.Lost("compile", failed)
     lost.__cause__ = failed
     if on == "cpu" or "CUDA" not in text:
         timing.Timing._leave_out(times, lost, "it is left out")  # type: ignore[arg-type]

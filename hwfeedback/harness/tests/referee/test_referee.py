@@ -26,7 +26,7 @@ from kwharness.machine import device, toolchain
 from kwharness.referee import evaluation, faults, warm_pool
 from kwharness.referee import main as referee
 from kwharness.task import inspect_task
-from kwharness.timing import timing, window_session, windows_cuda
+from kwharness.timing import timing, visit, window_session, windows_cuda
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -919,17 +919,17 @@ def test_who_takes_all_memory_is_at_fault(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore.")
 
     more = {"time": True, "want_baselines": ["eager"]}
-    visit = timing.Timing._visit
+    run = visit.Visit.run
 
-    def visited(self: timing.Timing, *args: Any, **how: Any) -> Any:
+    def visited(self: visit.Visit, *args: Any) -> Any:
         # Not eager's, which is timed anew where the machine is no longer as it was.
-        return visit(self, *args, **how) if how["trusted"] else out_of_memory()
+        return run(self, *args) if self._trusted else out_of_memory()
 
     def judged() -> dict[str, Any]:
         if when == "verified":
             monkeypatch.setattr(candidate_client.CandidateClient, "answer", out_of_memory)
         else:
-            monkeypatch.setattr(timing.Timing, "_visit", visited)
+            monkeypatch.setattr(visit.Visit, "run", visited)
         return judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
 
     judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)

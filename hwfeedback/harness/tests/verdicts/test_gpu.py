@@ -27,7 +27,8 @@ from kwharness.profile import ncu, profile_forward
 from kwharness.referee import doctor, evaluation, faults
 from kwharness.standalone import interpreter
 from kwharness.timing import ceilings_cuda, timing
-from kwharness.timing.timing import Timing
+from kwharness.timing.candidate_visits import CandidateVisits
+from kwharness.timing.known_baselines import KnownBaselines
 from kwharness.verify import secret_draws
 from kwharness.workers import profiler as worker_profiler
 
@@ -598,7 +599,7 @@ def test_a_killed_endless_kernel_is_gone_at_once() -> None:
 def test_a_named_baseline(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is measured once, and held against; one that does not run is left out."""
     # Or all would be measured again whenever the machine has changed.
-    monkeypatch.setattr(Timing, "_stands", lambda *_: True)
+    monkeypatch.setattr(KnownBaselines, "stands", lambda *_: (True, ""))
     task = TASK.replace("SHAPE", "4096, 4096")
     five = KERNEL.replace(
         "rows<<<r, 256, 0, stream>>>(x, y, n);",
@@ -686,7 +687,7 @@ def test_a_stranger_on_the_gpu_convicts_nobody(
 ) -> None:
     """A process of no evaluation's that begins when the candidate is timed, and works on."""
     strangers: list[subprocess.Popen[bytes]] = []
-    real = timing.Timing._candidate
+    real = CandidateVisits.visit
 
     def with_a_stranger(*args: Any, **more: Any) -> Any:
         if not strangers:
@@ -697,7 +698,7 @@ def test_a_stranger_on_the_gpu_convicts_nobody(
             time.sleep(1)  # its context is there
         return real(*args, **more)
 
-    monkeypatch.setattr(timing.Timing, "_candidate", with_a_stranger)
+    monkeypatch.setattr(CandidateVisits, "visit", with_a_stranger)
     try:
         with pytest.raises(faults.Busy, match="another process was at work on the GPU") as e:
             verdict(judge, SMALL, KERNEL)
