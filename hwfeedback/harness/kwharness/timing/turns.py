@@ -10,9 +10,10 @@ from typing import Any
 
 from kwharness.timing import window_samples
 from kwharness.timing.baselines import BaselineFailed
+from kwharness.timing.stopped import Stopped
 from kwharness.timing.visit import Visit
 from kwharness.timing.window_runner import REPETITIONS, Runner
-from kwharness.timing.window_session import Session, Stopped, TimedWorker
+from kwharness.timing.window_session import Session, TimedWorker
 
 ROUNDS = 6
 SLOW_SPAWN_S = 1.0  # a baseline this slow to start lives for half of the rounds,

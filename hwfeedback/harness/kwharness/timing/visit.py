@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kwharness.timing import window_samples
+from kwharness.timing.window import Window
 from kwharness.timing.window_runner import PATTERN, REPETITIONS, Runner
-from kwharness.timing.window_session import Session, Window
+from kwharness.timing.window_session import Session
 
 
 class Visit:

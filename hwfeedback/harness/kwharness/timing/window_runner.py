@@ -15,7 +15,8 @@ from kwharness.timing import budgets, window_samples, windows_cuda
 from kwharness.timing.baselines import EAGER
 from kwharness.timing.cache_flush import Evictor, evictor
 from kwharness.timing.input_pool import Contents
-from kwharness.timing.window_session import Redrawn, Session, TimedWorker, Window
+from kwharness.timing.window import Window
+from kwharness.timing.window_session import Options, Redrawn, Session, TimedWorker
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
 CheckVaried = Callable[[int, list[torch.Tensor]], str | None]
@@ -107,10 +108,7 @@ class Runner:
             worker,
             self.contents,
             self.plan.capacity if calls is None else calls,
-            evict=self._evict,
-            mode=mode,
-            cold=self._cold,
-            timeout_s=timeout,
+            Options(self._evict, mode, self._cold, timeout),
         )
         session.ahead = self.ahead
         return session

@@ -30,7 +30,7 @@ from kwharness.machine import device as devices
 from kwharness.machine.device import Device
 from kwharness.model import construction, state
 from kwharness.model.state import Carried, Carrier
-from kwharness.timing import window_worker, windows_cuda
+from kwharness.timing import gpu_trace_clock, gpu_worker, window_worker
 from kwharness.torch_compile import inductor, program_answers, triton_cache
 from kwharness.workers import serving
 from kwharness.workers.serving import Blocks, StageError, specs_of
@@ -272,7 +272,7 @@ class Candidate:
         from kwharness.build import artifacts
 
         inputs = self.blocks.views("in", msg["layout"])
-        clock = windows_cuda.TraceClock() if self.device.kind == "cuda" else None
+        clock = gpu_trace_clock.TraceClock() if self.device.kind == "cuda" else None
 
         def forward() -> None:
             for t in self._call(msg["tree"], inputs)[1]:
@@ -346,7 +346,7 @@ class Candidate:
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         forward = window_worker.forward_of(self.model, self.window_tree, self.output_tree)
-        side = windows_cuda.OnGpu if self.device.kind == "cuda" else window_worker.Host
+        side = gpu_worker.OnGpu if self.device.kind == "cuda" else window_worker.Host
         msg = msg | {"aliases": self.aliases}
         window_worker.serve(self.channel, msg, fds, forward, side, self.carrier())
         fds.clear()  # serve closed them

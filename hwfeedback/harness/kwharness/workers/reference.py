@@ -30,7 +30,7 @@ from kwharness.model.state import Before, Carried, Carrier
 from kwharness.numerics import decisions
 from kwharness.numerics.rounding import Float32Noise, Sources, one_ulp
 from kwharness.task.operator_counts import Counter
-from kwharness.timing import process_use, window_worker, windows_cuda
+from kwharness.timing import gpu_worker, process_use, window_worker
 from kwharness.torch_compile import inductor
 from kwharness.workers import serving
 from kwharness.workers.serving import Blocks, StageError, specs_of
@@ -759,7 +759,7 @@ class Reference:
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         model = self._form(str(msg.get("mode") or "eager"))
         forward = window_worker.forward_of(model, self.window_tree, self.output_tree)
-        side = windows_cuda.OnGpu if self.device.kind == "cuda" else window_worker.Host
+        side = gpu_worker.OnGpu if self.device.kind == "cuda" else window_worker.Host
         window_worker.serve(self.channel, msg, fds, forward, side, self._carrier)
         fds.clear()  # serve closed them
 

@@ -26,7 +26,7 @@ from kwharness.machine import device, toolchain
 from kwharness.referee import evaluation, faults, warm_pool
 from kwharness.referee import main as referee
 from kwharness.task import inspect_task
-from kwharness.timing import timing, visit, window_session, windows_cuda
+from kwharness.timing import stopped, timing, visit, window_session, windows_cuda
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -831,7 +831,7 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
     failed = evaluation.BaselineFailed("eager could not be timed")
     failed.__cause__ = windows_cuda._at_work("the GPU is at work after it")
     assert isinstance(faults.of_baseline(failed), faults.Busy) == busy
-    failed.__cause__ = window_session._ran_on("its threads run")
+    failed.__cause__ = stopped._ran_on("its threads run")
     assert not isinstance(faults.of_baseline(failed), faults.Busy)
 
 

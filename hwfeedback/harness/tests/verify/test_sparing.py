@@ -990,7 +990,7 @@ def test_nobody_waits_less_for_a_worker_because_contents_are_drawn() -> None:
     contents.grow(2)
     worker = forked.Forked(forked.spinning(0.3))
     try:
-        session = window_session.Session(worker, contents, 1, timeout_s=120)
+        session = window_session.Session(worker, contents, 1, window_session.Options(timeout_s=120))
         session.until = time.monotonic() + 2
         (out,) = session.run("fresh", contents.take(1)).outputs()
         assert torch.equal(out, contents.expected([0])[0])
