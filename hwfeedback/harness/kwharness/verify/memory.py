@@ -17,7 +17,7 @@ from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import give_back
 from kwharness.numerics.correctness import Expected
 from kwharness.numerics.families import BASE
-from kwharness.verify import calibrate, calibration, secret_draws
+from kwharness.verify import calibrate_family, calibration, secret_draws
 from kwharness.verify.check_output import Attempt, Checker
 from kwharness.verify.oracle import Oracle, Varied
 
@@ -195,7 +195,7 @@ class OneByOne(Oracle):
         self, job: secret_draws.Job, expected: Expected, draws: Sequence[secret_draws.Draw], n: int
     ) -> None:
         if self.calibration.by_rows:  # under these weights, too
-            calibrate.rows_apart(self.reference, job.tree, job.inputs, expected)
+            calibrate_family.rows_apart(self.reference, job.tree, job.inputs, expected)
 
     def known(
         self, candidate: CandidateClient, job: secret_draws.Job, k: int, *, bare: bool = False

@@ -14,7 +14,7 @@ from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, decision_sides, planted_nan
 from kwharness.numerics.correctness import Expected, Outcome, Scale
 from kwharness.numerics.families import BASE, PLANTED, Family
-from kwharness.verify import calibrate, calibration, secret_draws
+from kwharness.verify import calibrate_family, calibration, secret_draws
 
 if TYPE_CHECKING:
     from kwharness.verify.check_output import Checker
@@ -221,7 +221,7 @@ class Oracle(ABC):
             self.aliases = eager["aliases"]
         tensors = [t.double() if t.is_floating_point() else t for t in wide["tensors"]]
         beside = None if eager is None else eager["tensors"]
-        decides = calibrate.has_sides(self.reference, self.calibration)
+        decides = calibrate_family.has_sides(self.reference, self.calibration)
         e = correctness.complete(Expected(tensors, beside, wide["sources"], decides=decides))
         if decides and e.own:
             # Eager may be on the other side of what is rounded: who fails is looked at with that.
@@ -287,7 +287,7 @@ class Oracle(ABC):
 
     def look_aside(self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected) -> None:
         """Finds what else is right where float64 decides, and how far eager is off that."""
-        calibrate.take_sides(
+        calibrate_family.take_sides(
             expected, list(self.reference.each(tree, inputs, decision_sides.LANES))
         )
         correctness.complete(expected)
