@@ -33,7 +33,12 @@ MODULES: dict[str, tuple[str, ...]] = {
         "kwharness.process.spawn_request",
         "kwharness.base.protocol",
     ),
-    "profiling": ("kwharness.profile.ncu", "kwharness.profile.profile_forward"),
+    "profiling": (
+        "kwharness.profile.ncu",
+        "kwharness.profile.profile_forward",
+        "kwharness.profile.kernel_kinds",
+        "kwharness.profile.kernel_work",
+    ),
     "protocol": ("kwharness.base.protocol",),
     "reference_client": (
         "kwharness.clients.client",
@@ -46,6 +51,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "session": (
         "kwharness.timing.window_base",
         "kwharness.timing.window_session",
+        "kwharness.timing.window",
+        "kwharness.timing.stopped",
         "kwharness.base.protocol",
     ),
     "source": ("kwharness.build.source",),

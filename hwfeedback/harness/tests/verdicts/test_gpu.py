@@ -23,7 +23,7 @@ from test_exploits import FOLDER, head_of, stopped
 import kernelwright
 from kwharness.machine import device, toolchain
 from kwharness.numerics import families
-from kwharness.profile import ncu, profile_forward
+from kwharness.profile import kernel_work, ncu, profile_forward
 from kwharness.referee import doctor, evaluation, faults
 from kwharness.standalone import interpreter
 from kwharness.timing import ceilings_cuda, timing
@@ -784,7 +784,7 @@ def test_a_profile(judge: Judge, candidate: str) -> None:
     (kernel,) = p["kernels"]
     assert (kernel["whose"], kernel["share"], kernel["grid"]) == ("custom", 1.0, [2048, 1, 1])
     assert len(kernel["metrics"]) > 40 and kernel["metrics"] == p["metrics"]
-    assert not any(map(profile_forward.operand, p["metrics"])), "there is no product"
+    assert not any(map(kernel_work.operand, p["metrics"])), "there is no product"
     assert kernel["metrics"]["dram__bytes_read.sum"] > 2048 * 1024 * 4 * 0.9
     assert v["candidate_ms"] / 2 < p["ms"] < 2 * v["candidate_ms"] + 0.005
     assert v["metrics"]["launches"] == 1 and 0 < v["metrics"]["dram_roof_share"] < 1.2
@@ -898,7 +898,7 @@ def test_a_profile_of_many_kernels(judge: Judge) -> None:
         f"{some.format(worker_profiler.MAX_KINDS)}; {listed}",
     )
     assert re.fullmatch("|".join(ends), p["why"]), p["why"]
-    assert len(p["kernels"]) == profile_forward.MAX_KERNELS and all(
+    assert len(p["kernels"]) == kernel_work.MAX_KERNELS and all(
         k["ms"] > 0 for k in p["kernels"]
     )
     # An empty kernel takes a microsecond or two.
@@ -935,7 +935,7 @@ def test_a_profile_of_the_tensor_cores(judge: Judge, dtype: str) -> None:
     v = verdict(judge, task, candidate, require_custom=False, **more)
     assert v["status"] == "correct", v["reason"]
     p, at = v["profile"], v["metrics"]
-    operations = profile_forward.operations_of(p)
+    operations = kernel_work.operations_of(p)
     print(f"\n{operations}, {p['ms']:.4f} ms, {at['tensor_gflops']:.0f} of {ceilings}")
     assert (p["tool"], p.get("why")) == ("ncu", None)
     assert operations[dtype] == pytest.approx(2 * 4096**3, rel=0.01)
