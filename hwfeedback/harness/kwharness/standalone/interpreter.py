@@ -52,7 +52,7 @@ FILENAME = "candidate.py"  # everywhere: a program can read the name of its file
 # And what it imports, once the file is imported.
 TOOLS = (
     SCRIPT, "standalone/usage.py", "base/trees.py", "base/tensors.py", "model/construction.py",
-    "model/state.py",
+    "model/state.py", "model/slots.py",
 )  # fmt: skip
 # To map memory of a GPU.
 TO_MAP = (

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError, ran_out
-from kwharness.clients.reference_client import Parts, ReferenceClient, reshaped
+from kwharness.clients.reference_client import ReferenceClient, reshaped
 from kwharness.numerics import correctness, decision_sides, families
 from kwharness.numerics.correctness import Expected, Noise, Scale
 from kwharness.numerics.families import BASE, ORDERED, Family, Traits

@@ -25,7 +25,7 @@ from kwharness.base.tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of, o
 from kwharness.machine import allocator
 from kwharness.machine import device as devices
 from kwharness.machine.device import Device, GpuBlock
-from kwharness.model import construction, input_seeds, state
+from kwharness.model import construction, input_seeds, slots, state
 from kwharness.model.state import Before, Carried, Carrier
 from kwharness.numerics import decisions
 from kwharness.numerics.rounding import Float32Noise, Sources, one_ulp
@@ -385,7 +385,7 @@ class Reference:
                 wide.train(self.model.training)
                 wide.load_state_dict(self.model.state_dict())
             wide = wide.double()
-            for slot in state.slots(wide).values():
+            for slot in slots.slots(wide).values():
                 if (t := slot.get()).is_floating_point():
                     slot.put(t.double())
             self._wide = wide

@@ -898,9 +898,7 @@ def test_a_profile_of_many_kernels(judge: Judge) -> None:
         f"{some.format(worker_profiler.MAX_KINDS)}; {listed}",
     )
     assert re.fullmatch("|".join(ends), p["why"]), p["why"]
-    assert len(p["kernels"]) == kernel_work.MAX_KERNELS and all(
-        k["ms"] > 0 for k in p["kernels"]
-    )
+    assert len(p["kernels"]) == kernel_work.MAX_KERNELS and all(k["ms"] > 0 for k in p["kernels"])
     # An empty kernel takes a microsecond or two.
     assert p["ms"] > 1e-3 * KINDS / 2 and v["metrics"]["kernels_ms"] == p["ms"]
     assert not [m for m in p["metrics"] if m.endswith(".sum")]

@@ -24,9 +24,10 @@ from test_verify import prepared
 from kwharness.base import trees
 from kwharness.base.protocol import Timeout
 from kwharness.base.tensors import Block, LayoutError
-from kwharness.clients import candidate_client, client, reference_client
+from kwharness.clients import batch_parts, candidate_client, client
+from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError
-from kwharness.clients.reference_client import Parts, ReferenceClient
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine import device
 from kwharness.numerics import correctness
 from kwharness.numerics.rounding import Float32Noise, one_ulp
@@ -301,7 +302,7 @@ MODES = ("wide", "noise:1", "noise:1:coherent", "moved:1")
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task of 96 rows is computed in seven parts."""
-    monkeypatch.setitem(reference_client.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
+    monkeypatch.setitem(batch_parts.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
 
 
 def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list[str]:
@@ -413,7 +414,7 @@ X = torch.empty(64, 1000, device="meta")
 def test_how_a_batch_is_cut(
     monkeypatch: pytest.MonkeyPatch, inputs: Any, outputs: Any, count: int, cut: list[int]
 ) -> None:
-    monkeypatch.setitem(reference_client.PART, "cpu", 64_064)
+    monkeypatch.setitem(batch_parts.PART, "cpu", 64_064)
     parts = Parts.of(inputs, outputs, device.CPU)
     assert (parts.count, parts.cut) == (count, cut) if count else parts is None
 
