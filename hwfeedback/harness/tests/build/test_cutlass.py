@@ -20,7 +20,7 @@ from kwharness.build import artifacts, builder_client, compilers
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
 from kwharness.referee import doctor
-from kwharness.standalone import interpreter
+from kwharness.standalone import interpreter, looks
 from kwharness.workers import candidate as worker_candidate
 
 EXAMPLE = (
@@ -277,7 +277,7 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
         "timeout": 1,
         "cutlass": folders,
     }
-    interpreter.Server().run({"source": inline_loader.standalone(FORMS[form]), **msg}, [0, 1])
+    looks.Server().run({"source": inline_loader.standalone(FORMS[form]), **msg}, [0, 1])
     assert seen["CUTLASS_PATH"] == str(checkout)
     # By the loader's own way where there is one: that is what is certified.
     assert seen["CPATH"] == (":".join(folders) if form == "load_inline" else "")

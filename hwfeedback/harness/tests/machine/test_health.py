@@ -20,7 +20,7 @@ from kwharness.machine.health import Ill
 from kwharness.process import sandbox
 from kwharness.referee import evaluation, faults
 from kwharness.referee import main as referee
-from kwharness.standalone import interpreter
+from kwharness.standalone import calls
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
 from kwharness.timing import timing, turns, window_base
@@ -302,7 +302,5 @@ def test_a_candidate_on_the_cpu_meets_none(judge: Judge) -> None:
 @pytest.mark.parametrize(("cuda", "raised"), [(True, "Infrastructure"), (False, "Fault")])
 def test_an_exported_file_that_meets_it(cuda: bool, raised: str) -> None:
     log = "RuntimeError: CUDA error: GPU is lost\nCompile with `TORCH_USE_CUDA_DSA`.\n"
-    failed = faults.of_exported_file(
-        interpreter.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), cuda
-    )
+    failed = faults.of_exported_file(calls.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), cuda)
     assert type(failed).__name__ == raised and "in a new interpreter" in str(failed)
