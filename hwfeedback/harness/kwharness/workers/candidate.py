@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-import kernelwright
 from kwharness.attribution import trace
 from kwharness.base import trees
 from kwharness.base.protocol import Channel
@@ -34,6 +32,7 @@ from kwharness.timing import gpu_trace_clock, gpu_worker, window_worker
 from kwharness.torch_compile import inductor, program_answers, triton_cache
 from kwharness.workers import serving
 from kwharness.workers.serving import Blocks, StageError, specs_of
+from kwharness.workers.stand_in_compiler import stand_in_for_the_compiler
 
 FILENAME = "candidate.py"
 POISONED = 1 << 30  # bytes of a GPU's memory that are no zeros when a forward begins
@@ -89,7 +88,7 @@ class Candidate:
             for fd in kernels:
                 triton_cache.unpack(fd, forbids=msg.get("forbids") is True)
         if not msg.get("stand_in"):
-            _stand_in_for_the_compiler(objects)
+            stand_in_for_the_compiler(objects)
         if self._compiles:
             program_answers.note()
         self._forbids = msg.get("forbids") is True
@@ -422,64 +421,6 @@ def _flags() -> dict[str, Any]:
         "matmul_precision": precision,
         "threads": torch.get_num_threads(),
     }
-
-
-def _stand_in_for_the_compiler(objects: Any) -> None:
-    """The loader in an exported file runs the compiler, which this sandbox forbids: give it what
-    the builder made, or makes, of the same source (``objects`` is artifacts.Objects).
-    """
-    from kwharness.build import artifacts
-
-    real = subprocess.run
-
-    def run(command: list[str], **more: Any) -> Any:
-        asked = _asked_for(command, more)
-        if asked is None:
-            return real(command, **more)  # another program's: Triton starts some
-        source, flags, language = asked
-        try:
-            request = artifacts.native_request(source, flags, artifacts.NATIVE, language)
-            found = objects.path(request)
-        except artifacts.BuildFailed as e:
-            return subprocess.CompletedProcess(command, 1, "", str(e))
-        os.symlink(found, os.path.join(more["cwd"], "built.so"))
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    subprocess.run = run  # type: ignore[assignment]
-
-
-def _asked_for(command: Any, more: dict[str, Any]) -> tuple[str, list[str], str] | None:
-    """Returns what the loader of an exported file would have compiled by this call of
-    ``subprocess.run``: source, flags, language. None for any other call: what the builder makes is
-    what this command makes wherever the file is used.
-    """
-    words = command if isinstance(command, list) else []
-    language = next((k for k, n in kernelwright.FILES.items() if n in words), "")
-    if not language or more.keys() != {"cwd", "env", "capture_output", "text"}:
-        return None
-    at = command.index(kernelwright.FILES[language])
-    ours: tuple[str, ...] = kernelwright.FLAGS
-    if language == "cuda":
-        ours = kernelwright.CUBIN_FLAGS if "-cubin" in command else kernelwright.CUDA_FLAGS
-        ours = (*ours, kernelwright._gencode())
-    launched = "-cubin" in ours
-    with open(os.path.join(more["cwd"], command[at]), encoding="utf-8") as f:
-        source = f.read()
-    flags = tuple(command[len(ours) + 1 : at])
-    linked: list[str] = []
-    if language == "cuda":
-        if not launched:
-            source = source.removesuffix(kernelwright._CUDA_TAIL)
-            linked = kernelwright._cuda_runtime()
-        if kernelwright.cutlass_header(source):  # its headers are not here
-            flags = flags[len(kernelwright.CUTLASS_FLAGS) :]
-    exact = (
-        tuple(command[1 : len(ours) + 1]) == ours
-        and flags == kernelwright._of_this_machine(flags, language)
-        and command[at + 1 :] == [*linked, "-o", "built.so"]
-        and more["env"] == {**os.environ, **kernelwright.FIXED}
-    )
-    return (source, list(flags), language) if exact else None
 
 
 OPERATIONS = (

@@ -21,7 +21,7 @@ from kwharness.export import inline_loader
 from kwharness.machine import toolchain
 from kwharness.referee import doctor
 from kwharness.standalone import interpreter, looks
-from kwharness.workers import candidate as worker_candidate
+from kwharness.workers import stand_in_compiler
 
 EXAMPLE = (
     pathlib.Path(__file__).parents[4] / "examples" / "candidates" / "softmax_cute.py"
@@ -314,7 +314,7 @@ def test_an_exported_file_gets_what_was_built(
     fd = os.open(made, os.O_RDONLY)
     key = artifacts.native_key(SOURCE, ["-DX"], "cuda")
     given = artifacts.Objects([{"request": key}], [fd])
-    worker_candidate._stand_in_for_the_compiler(given)
+    stand_in_compiler.stand_in_for_the_compiler(given)
     path = kernelwright._build(SOURCE, ("-DX",), "native", "cuda")
     assert pathlib.Path(path).read_text() == "of the builder"
     os.close(fd)

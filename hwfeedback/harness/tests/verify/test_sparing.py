@@ -48,6 +48,7 @@ from kwharness.verify import (
 )
 from kwharness.verify.calibration import Calibration
 from kwharness.workers import candidate as worker_candidate
+from kwharness.workers import forms, loaded
 from kwharness.workers import reference as worker_reference
 
 TASK = """import torch
@@ -731,19 +732,21 @@ def test_a_reference_holds_no_output_when_it_answers(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a source is a file of the working folder
 
-    class Noted(worker_reference.Reference):
-        def _mode(self, *given: Any) -> Any:
-            entry, tensors = super()._mode(*given)
-            cpu.made.extend(weakref.ref(t) for t in tensors)
-            return entry, tensors
+    run = forms.Forms.run
+
+    def noted(self: forms.Forms, *given: Any) -> Any:
+        entry, tensors = run(self, *given)
+        cpu.made.extend(weakref.ref(t) for t in tensors)
+        return entry, tensors
 
     cpu = Watched()
-    monkeypatch.setattr(worker_reference, "_nothing_left_running", lambda: None)
-    r = Noted(Deaf(), cpu)  # type: ignore[arg-type]
+    monkeypatch.setattr(forms.Forms, "run", noted)
+    monkeypatch.setattr(loaded, "nothing_left_running", lambda: None)
+    r = worker_reference.Reference(Deaf(), cpu)  # type: ignore[arg-type]
     r.import_({"source": SMALL}, [])
     r.init_inputs({}, [])
     r.construct({"seed": 0}, [])
-    tree, inputs = r._draw(1)
+    tree, inputs = r._loaded.draw(1)
     block, layout = device.block_of(device.CPU, inputs)
     r.blocks.map("in", os.dup(block.fd), block.size)
     msg = {"sparing": True, "layout": layout, "tree": tree, "modes": ["wide"]}
