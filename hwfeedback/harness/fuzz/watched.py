@@ -60,6 +60,8 @@ MODULES: dict[str, tuple[str, ...]] = {
         "kwharness.clients.batch_parts",
         "kwharness.base.protocol",
         "kwharness.task.inspect_task",
+        "kwharness.task.invalid",
+        "kwharness.task.needed_bytes",
         "kwharness.base.tensors",
     ),
     "session": (

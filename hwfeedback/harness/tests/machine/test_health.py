@@ -22,7 +22,7 @@ from kwharness.referee import evaluation, faults
 from kwharness.referee import main as referee
 from kwharness.standalone import calls
 from kwharness.task import inspect_task
-from kwharness.task.inspect_task import Invalid
+from kwharness.task.invalid import Invalid
 from kwharness.timing import timing, turns, window_base
 from kwharness.verify import calibrate, calibration
 

@@ -25,7 +25,7 @@ from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
 from kwharness.referee import evaluation, faults, warm_pool
 from kwharness.referee import main as referee
-from kwharness.task import inspect_task
+from kwharness.task import invalid
 from kwharness.timing import stopped, timing, visit, window_session, windows_cuda
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
@@ -411,7 +411,7 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
     assert v["status"] == "correct" and v["build"]["cached"]
     # Whoever gives the two files in the wrong order is told so by the inspection.
     assert ahead(broken, reference=NATIVE) == {"status": ""}
-    with pytest.raises(inspect_task.Invalid, match="not valid Python"):
+    with pytest.raises(invalid.Invalid, match="not valid Python"):
         ahead(NATIVE, reference="class Model(:")
     raises = NATIVE + "\nraise KeyError('here')\n"
     said = ahead(raises)

@@ -35,7 +35,7 @@ from kwharness.referee import evaluation, faults
 from kwharness.referee.evaluation import Evaluation
 from kwharness.referee.faults import Infrastructure, NoRoom
 from kwharness.referee.warm_pool import Kept
-from kwharness.task.inspect_task import Invalid
+from kwharness.task.invalid import Invalid
 from kwharness.timing import process_use, window_base, window_session
 from kwharness.timing.baselines import BaselineFailed
 from kwharness.verify import (
