@@ -38,6 +38,7 @@ from kwharness.numerics.families import (
     Traits,
 )
 from kwharness.numerics.input_structure import Structure
+from kwharness.numerics.orders import Line
 from kwharness.verify import assumptions, calibrate_family, calibration, secret_draws
 
 CALIBRATION_SEEDS = 4
@@ -95,9 +96,7 @@ def calibrate(
             c.notes.append("no input is floating: only base draws are compared")
             break
         note(f"calibrating {family.name}")
-        if family is PERMUTED:
-            c.axes = _reduced_axes(reference, c, draws, found)
-        if not _is_asked(c, family):
+        if not _is_asked(reference, c, family, draws, found):
             continue
         exact_weights = family.exact and c.linear and bool(state)
         if exact_weights:
@@ -200,13 +199,21 @@ def free_elements(tensors: Sequence[torch.Tensor], traits: Traits) -> list[int]:
     return [i for i in floating if not traits.structure(i)]
 
 
-def _is_asked(c: calibration.Calibration, family: Family) -> bool:
-    """Whether a family makes other inputs than the draw's on this task."""
+def _is_asked(
+    reference: ReferenceClient,
+    c: calibration.Calibration,
+    family: Family,
+    draws: Sequence[secret_draws.Draw],
+    found: Sequence[Structure],
+) -> bool:
+    """Whether a family makes other inputs than the draw's on this task. Finds what it goes by."""
     if family is PERMUTED:
+        c.axes = _reduced_axes(reference, c, draws, found)
         return bool(c.axes)
     if family is ORDERED:
         return bool(c.lines)
     if family is FEW_FACTORS:
+        c.factors = _summed_along(reference, c, draws[0], found)
         return bool(c.factors)
     return c.many_terms if family in (FEW_TERMS, REPEATED) else True
 
@@ -236,6 +243,37 @@ def _reduced_axes(
             found.append(axis)
         if time.monotonic() > end:
             break
+    return found
+
+
+def _summed_along(
+    reference: ReferenceClient,
+    c: calibration.Calibration,
+    draw: secret_draws.Draw,
+    found: Sequence[Structure],
+) -> list[Line]:
+    """Returns, of lines that are as long as the sums in products, those along which these are added
+    up: with few terms left there, eager errs least. A square matrix has another of that length.
+    """
+    if len(c.factors) < 2 or not c.wide:
+        return c.factors
+    errors = []
+    for line in c.factors:
+        traits = replace(c.traits(found), factors=[line])
+        inputs = families.apply(FEW_FACTORS, draw.tensors, secret_draws.secret(), traits)
+        answers = reference.forward(draw.tree, reference.lend(inputs), ["wide", "eager"])
+        if any("error" in a for a in answers):
+            return c.factors
+        errors.append(_relative_error(*(a["tensors"] for a in answers)))
+    return [at for at, error in zip(c.factors, errors, strict=True) if error <= 2 * min(errors)]
+
+
+def _relative_error(wide: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> float:
+    """Returns the largest root mean square error of an output, relative to that of the output."""
+    found = 0.0
+    for w, t in zip(wide, eager, strict=True):
+        if t.is_floating_point() and (size := correctness.scale_of(w).rms):
+            found = max(found, correctness.error_where_finite(t, w).rms / size)
     return found
 
 

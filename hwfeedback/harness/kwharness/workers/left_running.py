@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from typing import NoReturn
@@ -14,8 +15,20 @@ from kwharness.workers.serving import StageError
 THREAD_S = 0.2  # how long a thread may outlive the call that started it
 
 
+def _end_progress_bars() -> None:
+    """Ends tqdm's thread, which looks at progress bars now and then. What PyTorch compiles may have
+    begun it, too.
+    """
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if isinstance(bars, type) and getattr(bars, "monitor", None) is not None:
+        bars.monitor_interval = 0  # type: ignore[attr-defined]
+        bars.monitor.exit()  # type: ignore[attr-defined]
+        bars.monitor = None  # type: ignore[attr-defined]
+
+
 def nothing_left_running() -> None:
     """Raises for threads and processes that would compute while something is timed."""
+    _end_progress_bars()
     for t in threading.enumerate():
         if t is not threading.main_thread():
             t.join(THREAD_S)
