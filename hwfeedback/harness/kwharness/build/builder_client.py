@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from kwharness.build import (
@@ -120,25 +121,13 @@ def build(
     if known is not None:
         known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
         return known
-    result: dict[str, Any] = {
-        "build": {"seconds": 0.0, "cached": False, "form": "none"},
-        "status": "",
-        "reason": "",
-        "artifacts": [],
-        "normalised_hash": "",
-        "language": candidate.get("language") or "cpp",
-        "missing": [],
-        "triton": False,
-        "cutlass": "",
-    }
+    result = _blank(candidate.get("language") or "cpp")
     note = progress or (lambda _: None)
     # What NVRTC needs for its first compilation takes as long as reading the candidate.
     warm = bool(arch) and _seems_launched(text)
-    shop = Workshop(
-        lambda: Maker(server, cache_dir, mode, arch, text, note, warm), object_cache.opened
-    )
+    maker = partial(Maker, server, cache_dir, mode, arch, text, note, warm)
+    shop, failed = Workshop(maker, object_cache.opened), None
     note("reading the candidate")
-    failed: Failed | None = None
     try:
         if warm:
             shop.begin()
@@ -151,13 +140,32 @@ def build(
     finally:
         shop.leave()
     _add_made(result, text, shop.made)
-    if failed is not None:
-        result |= {"status": failed.status, "reason": failed.reason}
-        result["build"] |= failed.report
-    result["build"]["seconds"] = time.monotonic() - start
+    _finish(result, failed, time.monotonic() - start)
     if keeps and result["status"] in object_cache.KEPT and not isinstance(failed, _Breach):
         object_cache.write_json(record_path, result)
     return result | {"made": shop.made}
+
+
+def _blank(language: str) -> dict[str, Any]:
+    """Returns a result of which nothing is known yet."""
+    return {
+        "build": {"seconds": 0.0, "cached": False, "form": "none"},
+        "status": "",
+        "reason": "",
+        "artifacts": [],
+        "normalised_hash": "",
+        "language": language,
+        "missing": [],
+        "triton": False,
+        "cutlass": "",
+    }
+
+
+def _finish(result: dict[str, Any], failed: Failed | None, seconds: float) -> None:
+    if failed is not None:
+        result |= {"status": failed.status, "reason": failed.reason}
+        result["build"] |= failed.report
+    result["build"]["seconds"] = seconds
 
 
 def workshop(
