@@ -104,7 +104,7 @@ check: dev ## format, lint, types and the tests of what has changed, within a mi
 test-tools: ## what make test needs, side by side
 	@$(MAKE) $(FOR_TESTS) -k -j2 lint-tools training
 
-lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go vet, ruff, mypy, the length of sentences in docs
+lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go vet, ruff, mypy, the length of sentences in docs, the size of what is in the harness
 
 lint-go: need-go
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
@@ -117,6 +117,7 @@ lint-python: dev
 	ruff check .
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m mypy
 	python3 .ci/prose.py
+	python3 .ci/limits.py
 
 # The linter's build gives way to the environment that is made beside it, for which all tests wait.
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none

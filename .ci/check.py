@@ -113,6 +113,8 @@ def steps(files: list[str]) -> list[tuple[str, list[list[str]]]]:
         of_python += [["ruff", "format", "--check", *python], ["ruff", "check", *python]]
         if any(f.startswith((HARNESS, TRAINER)) for f in python):
             of_python += [[PYTHON, "-m", "mypy"]]
+        if any(f.startswith(HARNESS) for f in python):
+            of_python += [[PYTHON, ".ci/limits.py"]]
         pytest = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "--durations=3", "-x"]
         pytest += ["--for", str(TESTS_S), "-m", "not slow and not alone"]
         if tests := tests_of(python):

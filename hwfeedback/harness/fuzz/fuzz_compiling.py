@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hostile
 
-from kwharness.build import compiler_flags, compilers, reports, sass
+from kwharness.build import compiler_flags, diagnostics, reports, sass
 
 _LOG = b"""source0.cpp: In function 'void f()':
 source0.cpp:3:9: error: 'x' was not declared in this scope
@@ -38,15 +38,15 @@ def seeds() -> list[bytes]:
 
 def one(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    errors = compilers.errors(text)
-    loops, missed = compilers.vectorisation(text)
+    errors = diagnostics.errors(text)
+    loops, missed = diagnostics.vectorisation(text)
     for found in (errors, loops, missed):
-        assert len(found) <= compilers.MAX_DIAGNOSTICS
+        assert len(found) <= diagnostics.MAX_DIAGNOSTICS
         for source, line, what in found:
             assert source >= 0 and line >= 0 and "\n" not in what and len(what) <= 500
         hostile.sendable([list(f) for f in found])
     assert not {f[:2] for f in loops} & {f[:2] for f in missed}, "vectorised and missed"
-    said = [*sass.mixes(text).values(), *sass.usage(text).values(), *compilers.resources(text)]
+    said = [*sass.mixes(text).values(), *sass.usage(text).values(), *diagnostics.resources(text)]
     sound = reports.resources(said)
     assert all(set(k.get("instructions", {})) <= set(sass.CLASSES) for k in sound)
     hostile.sendable(sound)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kwharness.machine import device
-from kwharness.profile import ncu, profile_forward
+from kwharness.profile import kernel_kinds, kernel_work, ncu, profile_forward, under_ncu
 
 _KERNELS = [{"name": "rows<4>(float const*)", "registers": 32, "shared_bytes": 0}]
 _CSV = """==PROF== Connected to process 1
@@ -58,19 +58,19 @@ def one(data: bytes) -> None:
     assert all(len(r.name) <= ncu.MAX_NAME for r in report.rows)
     told, _ = ncu.complaint(report)
     assert len(told) < 3 * ncu.MAX_WORDS
-    kinds = profile_forward.kinds_of(given.get("launches"))
-    subject = profile_forward.Subject(lambda _: None, {}, [], lambda: _KERNELS, True)
+    kinds = kernel_kinds.kinds_of(given.get("launches"))
+    subject = under_ncu.Subject(lambda _: None, {}, [], lambda: _KERNELS, True)
     profiler = profile_forward.Profiler(None, device.CPU, {}, {}, (), 90)
     assert set(ncu.unknown(report, ["dram__bytes_read.sum"])) <= {"dram__bytes_read.sum"}
-    more = profile_forward._count(given.get("more"))
-    for listed in (kinds, profile_forward.kinds_in(report.rows)):
-        seen = profile_forward.Seen(listed, report, more=more)
-        profile_forward.fill_in(seen, profile_forward.Seen([replace(k, ms=1.0) for k in kinds]))
+    more = kernel_kinds.count_of(given.get("more"))
+    for listed in (kinds, kernel_kinds.kinds_in(report.rows)):
+        seen = kernel_kinds.Seen(listed, report, more=more)
+        kernel_kinds.fill_in(seen, kernel_kinds.Seen([replace(k, ms=1.0) for k in kinds]))
         assert len(seen.kinds) == len(listed) and not (seen.more_ms and not more)
         profile = profiler._told(subject, seen, "ncu", "")
-        assert len(profile["kernels"]) <= profile_forward.MAX_KERNELS
+        assert len(profile["kernels"]) <= kernel_work.MAX_KERNELS
         assert all(0 <= k["share"] <= 1 + 1e-9 for k in profile["kernels"])
         assert all(len(k["grid"]) == len(k["block"]) == 3 for k in profile["kernels"])
-        profile["position"] = profile_forward.position(profile, {"memory_gbs": 4000.0}, 1 << 20)
+        profile["position"] = kernel_work.position(profile, {"memory_gbs": 4000.0}, 1 << 20)
         _finite(profile)
         json.dumps(profile, allow_nan=False)

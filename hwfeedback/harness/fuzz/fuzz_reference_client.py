@@ -8,7 +8,7 @@ import json
 
 import hostile
 
-from kwharness.task import inspect_task
+from kwharness.task import inspect_task, invalid
 
 _SPEC = {"dtype": "float32", "shape": [2, 3]}
 _ENTRY = {**_SPEC, "offset": 0}
@@ -101,7 +101,7 @@ def one(data: bytes) -> None:
         )
         hostile.sendable(task)
         assert task["least_bytes"] >= 0 and task["operations"] >= 0
-    except inspect_task.Invalid as e:
+    except invalid.Invalid as e:
         hostile.sentence(e.message)
         hostile.sendable(e.to_json())
     assert hostile.descriptors() <= before, "a descriptor was left open"

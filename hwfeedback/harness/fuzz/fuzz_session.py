@@ -52,7 +52,7 @@ def one(data: bytes) -> None:
     worker = hostile.Hostile(script)
     session = None
     try:
-        session = window_session.Session(worker, _CONTENTS, 4, timeout_s=2)
+        session = window_session.Session(worker, _CONTENTS, 4, window_session.Options(timeout_s=2))
         for kind in ("fresh", "chained"):
             window = session.run(kind, range(2))
             assert window.calls == 2 and window.wall_ns > 0 and window.event_mean_ns >= 0

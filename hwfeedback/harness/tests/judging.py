@@ -22,7 +22,7 @@ from process_layer import FORKS_OFTEN, connect, listening
 from kwharness.base import paths
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.base.requests import Request
-from kwharness.build import builder_client, compilers, object_cache
+from kwharness.build import builder_client, object_cache, torch_headers
 from kwharness.machine import allocator, toolchain
 from kwharness.process import fork_client
 from kwharness.referee import evaluation
@@ -93,7 +93,7 @@ def new_cache(factory: pytest.TempPathFactory, *, objects: bool = False) -> str:
         found += [*known.glob("inductor-*"), *known.glob("header-*")]
     if "PYTEST_XDIST_WORKER" in os.environ:
         beside = factory.getbasetemp().parent.glob("*/cache*/header-*")
-        found += [h for h in beside if (h / compilers.SHIM).exists()]  # it is whole
+        found += [h for h in beside if (h / torch_headers.SHIM).exists()]  # it is whole
     for made in found:
         _into(folder, made)
     # load_inline comes often here: its header is precompiled when it is first asked for.
@@ -113,7 +113,7 @@ def keep_compiled() -> None:
     if not kept:
         return
     for header in [h for made in MADE for h in made.glob("header-*")]:
-        if (header / compilers.SHIM).exists():
+        if (header / torch_headers.SHIM).exists():
             _into(pathlib.Path(kept), header)
     for made in COMPILED:
         if (made / "objects").exists():

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import kernelwright
-from kwharness.build import compilers, headers, reports
+from kwharness.build import compilers, headers, reports, torch_headers
 from kwharness.build.artifacts import (
     NATIVE,
     TRITON,
@@ -182,14 +182,14 @@ def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]
 
 def light_header(cache_dir: str) -> str:
     """The folder with our torch/extension.h, in front of torch's own when compiling load_inline."""
-    return _header_folder(cache_dir, {compilers.SHIM: compilers.LIGHT_HEADER})
+    return _header_folder(cache_dir, {torch_headers.SHIM: torch_headers.LIGHT_HEADER})
 
 
 def light_tensor(cache_dir: str) -> str:
     """The same with tensor_light.h in place of torch's headers, for load_inline in CUDA."""
     here = os.path.dirname(os.path.abspath(__file__))
-    files = dict.fromkeys(compilers.STANDS_FOR, f'#include "{compilers.TENSOR_LIGHT[0]}"\n')
-    for name in compilers.TENSOR_LIGHT:
+    files = dict.fromkeys(torch_headers.STANDS_FOR, f'#include "{torch_headers.TENSOR_LIGHT[0]}"\n')
+    for name in torch_headers.TENSOR_LIGHT:
         with open(os.path.join(here, name), encoding="utf-8") as f:
             files[name] = f.read()
     return _header_folder(cache_dir, files)
@@ -198,9 +198,11 @@ def light_tensor(cache_dir: str) -> str:
 def _header_folder(cache_dir: str, files: dict[str, str]) -> str:
     key = toolchain.key(*itertools.chain(*files.items()), toolchain.identity())[:24]
     folder = os.path.join(os.path.abspath(cache_dir), f"header-{key}")
-    if not os.path.exists(os.path.join(folder, compilers.SHIM)):
-        os.makedirs(os.path.join(folder, compilers.SHIM + ".gch"), mode=0o755, exist_ok=True)
-        for name in sorted(files, key=lambda n: n == compilers.SHIM):  # that one says it is whole
+    if not os.path.exists(os.path.join(folder, torch_headers.SHIM)):
+        os.makedirs(os.path.join(folder, torch_headers.SHIM + ".gch"), mode=0o755, exist_ok=True)
+        for name in sorted(
+            files, key=lambda n: n == torch_headers.SHIM
+        ):  # that one says it is whole
             os.makedirs(os.path.dirname(os.path.join(folder, name)), mode=0o755, exist_ok=True)
             replace_file(os.path.join(folder, name), files[name].encode())
     return folder

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import kernelwright
-from kwharness.build import compilers, headers, sass, source
+from kwharness.build import diagnostics, headers, sass, source
 from kwharness.clients.errors import (
     sentence,
 )
@@ -15,7 +15,7 @@ from kwharness.clients.workshop import Failed, name_of, sources_of
 
 _NOT_INLINED = re.compile(r"\b(kw/\w{1,40}\.h): No such file|cannot open source file \"(kw/\w+\.h)")
 VOTERS = 5000  # lines of a source that tell where it lies in its file
-DIAGNOSTICS = compilers.MAX_DIAGNOSTICS
+DIAGNOSTICS = diagnostics.MAX_DIAGNOSTICS
 MAX_TOLD = 300  # characters of why something was not built, before all else
 FOR_A_GPU = "it is written in CUDA, and the device is the CPU"
 
@@ -39,7 +39,7 @@ def failure_of(said: dict[str, Any], request: dict[str, Any], text: str) -> Fail
         return Failed("rejected", sentence(reason), log=log)
     lines = Lines(text, sources_of(request))
     found = unique(lines.diagnostic(d) for d in diagnostics_of(said["errors"]))
-    last = compilers.last_words(log) or "its compiler does not say why"
+    last = diagnostics.last_words(log) or "its compiler does not say why"
     first = found[0] if found else {"line": 0, "message": last}
     where = f"line {first['line']}: " if first["line"] else ""
     cuda = request.get("language") == "cuda"

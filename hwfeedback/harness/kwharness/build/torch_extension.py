@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from kwharness.build import compilers
+from kwharness.build import compilers, cuda_toolkit
 from kwharness.machine import toolchain
 
 TIMEOUT = 320.0  # seconds for a source: all of torch's headers, for two architectures
@@ -69,7 +69,7 @@ def _run(asked: dict[str, Any], folder: str) -> tuple[int, str]:
             parts.append([cxx, *flags, *more, "-c", path, "-o", out])
     code, log = compilers._run_all(parts, folder, TIMEOUT)
     if code == 0:
-        linked = compilers._found(_words(asked["ldflags"]))
+        linked = cuda_toolkit._found(_words(asked["ldflags"]))
         built = asked["library_target"]
         code, said = compilers.run([cxx, *asked["objects"], *linked, "-o", built], folder)
         log += said

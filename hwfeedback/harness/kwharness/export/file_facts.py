@@ -28,7 +28,7 @@ class Tensor(TypedDict):
 
 
 class Signature(TypedDict):
-    """See workers/reference.py: what a call of the reference may name."""
+    """See workers/signatures.py: what a call of the reference may name."""
 
     names: list[str]
     keywords: list[str]

@@ -1,6 +1,6 @@
 """The gate: when an output is the reference's.
 
-Pure functions over tensors; who gets them from where is verify.py's.
+Pure functions over tensors; where they come from is verify's.
 
 A floating output passes when, on the maximum and on the root mean square over all its elements,
 

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from kwharness.base.torch_modes import uncompiled
 from kwharness.numerics.correctness import C1
 from kwharness.numerics.decision_margins import Margins, size
-from kwharness.numerics.rounding import _EXACT, ULP, Float32Noise, _mutates, _name
+from kwharness.numerics.operator_sets import EXACT, mutates, name_of
+from kwharness.numerics.rounding import ULP, Float32Noise
 
 # Patterns of simulated rounding, from which the bound of what is decided on comes: of many elements
 # one shows how far the worst is off, if they were moved independently.
@@ -139,7 +140,7 @@ class Decision:
 
 
 def _called(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    if _mutates(func):
+    if mutates(func):
         return func(args[0].clone(), *args[1:], **kwargs)
     return func(*args, **kwargs)
 
@@ -158,7 +159,7 @@ def decision(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Decisi
     """Returns what a call of an operator decides on, None where it decides nothing."""
     if "out" in kwargs:
         return None
-    name = _name(func).removesuffix("_")
+    name = name_of(func).removesuffix("_")
     value = args[1] if name == "searchsorted" and len(args) > 1 else args[0] if args else None
     if not _float(value):
         return None
@@ -186,13 +187,13 @@ class Pass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.is_view or _name(func).removesuffix("_") not in NAMES:
+        if func.is_view or name_of(func).removesuffix("_") not in NAMES:
             return func(*args, **kwargs)
         with _disable_current_modes():  # nothing is rounded here
             found = decision(func, args, kwargs)
             if found is not None:
                 out = self.decide(found)
-                return args[0].copy_(out) if _mutates(func) else out
+                return args[0].copy_(out) if mutates(func) else out
         return func(*args, **kwargs)
 
     def decide(self, d: Decision) -> Any:
@@ -297,8 +298,8 @@ class ExactNoise(Float32Noise):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = _name(func).removesuffix("_")
-        if name in _EXACT:
+        name = name_of(func).removesuffix("_")
+        if name in EXACT:
             return func(*args, **kwargs)
         if name in ("mul", "div") and len(args) == 2 and not kwargs:
             exact = _power_of_two(args[1])

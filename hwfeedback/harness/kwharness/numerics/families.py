@@ -27,9 +27,8 @@ TAIL_POWER = 3.0
 SHIFT = 30.0  # root mean squares
 SPIKES = 128  # one element in so many is larger, by
 SPIKE = 100.0
-PLANTED = (
-    4  # of each of NaN, +Inf and -Inf: few, so that most of a row or of a channel stays comparable
-)
+# Of each of NaN, +Inf and -Inf: few, so that most of a row or of a channel stays comparable.
+PLANTS = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def _plant(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     out = x.clone()
     n = out.numel()
     flat = out.view(-1)
-    count = min(PLANTED, max(n // 256, 1))
+    count = min(PLANTS, max(n // 256, 1))
     where = torch.randint(0, max(n, 1), (3 * count,), generator=g, device=g.device)
     for i, value in enumerate((float("nan"), float("inf"), float("-inf"))):
         flat[where[i * count : (i + 1) * count]] = value
@@ -103,6 +102,7 @@ ORDERED = Family(
 )
 # Not a map: the reference's process finds where it decides (decisions.py).
 BOUNDARIES = Family("boundaries", lambda x, _: x, "moved to where the reference rounds or compares")
+PLANTED = Family("planted", _plant, "a few NaN, +Inf and -Inf", planted=True)
 FEW_TERMS = Family("few_terms", lambda x, _: x, "all but a few rows times 1e-6")
 FEW_FACTORS = Family("few_factors", lambda x, _: x, "zeros, but for a few terms of each product")
 REPEATED = Family("repeated", lambda x, _: x, "one row over and over", coherent=True)
@@ -118,7 +118,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("zeros", lambda x, _: torch.zeros_like(x), "zeros"),
     Family("denormals", _denormal, "around 1e-40"),
     Family("near_overflow", _near_overflow, f"up to {HUGE:g}"),
-    Family("planted", _plant, "a few NaN, +Inf and -Inf", planted=True),
+    PLANTED,
     PERMUTED,
     ORDERED,
     FEW_TERMS,

@@ -13,17 +13,23 @@ errors small together.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from kwharness.base.torch_modes import uncompiled
-
-aten = torch.ops.aten
+from kwharness.numerics.operator_sets import (
+    EXACT,
+    ONE_AXIS,
+    PRODUCTS,
+    PRODUCTS_OF_MATRICES,
+    SUMS,
+    decompositions,
+    name_of,
+)
 
 ULP = 2.0**-23  # of float32, relative, for a value just above a power of two
 SUM_UNIT = 2.0**-24  # half a unit: what one rounding costs at most
@@ -36,219 +42,6 @@ LARGE = 1 << 28  # elements of which not all is done at once
 # Elements moved at once: what a core's cache holds, and on a GPU what is worth a launch.
 SLABS = {"cpu": 2 * POOL, "cuda": 256 * POOL}
 
-# Results that are one of the arguments, or no rounding at all.
-_EXACT = {
-    "abs",
-    "neg",
-    "relu",
-    "relu_",
-    "clamp",
-    "clamp_min",
-    "clamp_max",
-    "clamp_",
-    "hardtanh",
-    "hardtanh_",
-    "maximum",
-    "minimum",
-    "max",
-    "min",
-    "amax",
-    "amin",
-    "where",
-    "copy_",
-    "clone",
-    "fill_",
-    "zero_",
-    "sign",
-    "masked_fill",
-    "masked_fill_",
-    "max_pool2d_with_indices",
-    "max_pool3d_with_indices",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "threshold",
-    "threshold_",
-    "leaky_relu",
-    "gather",
-    "index",
-    "index_select",
-    "embedding",
-    "cat",
-    "stack",
-    "constant_pad_nd",
-    "flip",
-    "roll",
-    "topk",
-    "sort",
-    "tril",
-    "triu",
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "arange",
-    "scatter",
-    "repeat",
-    "_to_copy",
-    "empty_like",
-    "new_empty",
-    "scalar_tensor",
-    "lift_fresh",
-    "lift_fresh_copy",
-    "detach",
-    "fmax",
-    "fmin",
-    "cummax",
-    "cummin",
-    "aminmax",
-    "median",
-    "kthvalue",
-    "index_put",
-    "index_put_",
-    "alias",
-    "scatter_",
-    "masked_scatter",
-    "reflection_pad1d",
-    "reflection_pad2d",
-    "replication_pad2d",
-    "pixel_shuffle",
-    "upsample_nearest2d",
-    "eye",
-    "select_scatter",
-    "slice_scatter",
-    "nonzero",
-    "_unsafe_index",
-    "pow_exact",
-    "new_empty_strided",
-    "empty_strided",
-    "empty_permuted",
-    "permute_copy",
-    "slice_copy",
-    "unfold",
-    "im2col",
-}
-
-# Linear in the magnitudes of their arguments: the same operator over absolute values gives the sum
-# of magnitudes.
-_SUMS = {
-    "sum",
-    "mean",
-    "cumsum",
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "addbmm",
-    "mv",
-    "addmv",
-    "dot",
-    "convolution",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool3d",
-    "mkldnn_convolution",
-    "conv2d",
-    "linear",
-    "upsample_bilinear2d",
-    "index_add",
-    "scatter_add",
-    "trace",
-    "col2im",
-    "slow_conv3d_forward",
-    "_slow_conv2d_forward",
-    "einsum",
-    "matmul",
-}
-PRODUCTS_OF_MATRICES = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "addbmm"}
-_ONE_AXIS = {"sum", "mean", "cumsum"}
-# One rounding a factor, in whatever order.
-_PRODUCTS = {"prod", "cumprod"}
-
-_TAKEN_APART = {
-    "_softmax",
-    "_log_softmax",
-    "_safe_softmax",
-    "native_layer_norm",
-    "native_group_norm",
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_no_training",
-    "_batch_norm_no_update",
-    "_batch_norm_with_update",
-    "var",
-    "var_mean",
-    "std",
-    "std_mean",
-    "mse_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "nll_loss_forward",
-    "soft_margin_loss",
-    "logsumexp",
-    "_fused_rms_norm",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "logaddexp",
-    "linalg_vector_norm",
-    "norm",
-    "hinge_embedding_loss",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "silu",
-    "mish",
-    "softplus",
-    "hardswish",
-    "hardsigmoid",
-    "elu",
-    "log_sigmoid_forward",
-    "glu",
-    "addcmul",
-    "addcdiv",
-    "addmv",
-    "lerp",
-    "native_dropout",
-    "gelu",
-    "celu",
-}
-
-
-@functools.cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    from torch._decomp import decomposition_table
-
-    return {torch.ops.prims.var.default: _variance} | {
-        op: f
-        for op, f in decomposition_table.items()
-        if isinstance(op, torch._ops.OpOverload) and _name(op) in _TAKEN_APART and not _mutates(op)
-    }
-
-
-def _variance(x: torch.Tensor, dims: Any, correction: float | None = 1, **_: Any) -> torch.Tensor:
-    """Takes a variance apart, which torch's own decompositions leave whole."""
-    dims = list(range(x.dim())) if dims is None else dims
-    # A running mean, as Welford's, is rounded anew with every element. In place: x may be large.
-    off = torch.ones_like(x).mul_(x.mean(dims, keepdim=True))
-    total = off.sub_(x).square_().sum(dims)
-    n = x.numel() / max(total.numel(), 1)
-    return total / max(n - (1 if correction is None else correction), 1)
-
-
-def _name(op: Any) -> str:
-    return op._schema.name.partition("::")[2]
-
-
-def _mutates(op: Any) -> bool:
-    return op._schema.is_mutable
-
 
 @uncompiled
 class Float32Noise(TorchDispatchMode):
@@ -260,7 +53,7 @@ class Float32Noise(TorchDispatchMode):
         self._coherent = coherent
         self._g = torch.Generator().manual_seed(seed)
         self._pool = torch.randint(0, 2, (POOL,), generator=self._g).double().mul_(2).sub_(1)
-        self._apart = _decompositions()
+        self._apart = decompositions()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -275,18 +68,18 @@ class Float32Noise(TorchDispatchMode):
                 # a decomposition that does not fit these arguments: the operator as a whole, then
                 pass
         out = func(*args, **kwargs)
-        name = _name(func)
-        if func.is_view or name in _EXACT or not _any_float(out):
+        name = name_of(func)
+        if func.is_view or name in EXACT or not _any_float(out):
             return out
         sums = None
-        if name in _SUMS:
+        if name in SUMS:
             try:
                 sums = func(*_magnitudes(args), **{k: _magnitudes(v) for k, v in kwargs.items()})
             except Exception:
                 sums = None
         if sums is not None and isinstance(out, torch.Tensor) and isinstance(sums, torch.Tensor):
             unit = SUM_UNIT
-            if name in _ONE_AXIS and isinstance(args[0], torch.Tensor):
+            if name in ONE_AXIS and isinstance(args[0], torch.Tensor):
                 n = (
                     args[0].numel() / max(out.numel(), 1)
                     if name != "cumsum"
@@ -304,7 +97,7 @@ class Float32Noise(TorchDispatchMode):
                 part.addcmul_(signs, more)
             return out
         unit = ULP
-        if name in _PRODUCTS:
+        if name in PRODUCTS:
             n = args[0].numel() // max(out.numel(), 1)
             if name == "cumprod" and args[0].dim():
                 n = args[0].shape[args[1]]
@@ -458,7 +251,7 @@ class Sources(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        name = _name(func)
+        name = name_of(func)
         if (
             name in self._INDICES
             and isinstance(args[0], torch.Tensor)

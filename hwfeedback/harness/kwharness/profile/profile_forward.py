@@ -10,14 +10,11 @@ wrong here ends anything.
 from __future__ import annotations
 
 import json
-import os
-import re
 import select
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,6 +29,36 @@ from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device
 from kwharness.process.policy import SandboxError
 from kwharness.profile import ncu
+from kwharness.profile.kernel_kinds import (
+    COPIES,
+    LONG_MS,
+    OF_THE_GPU,
+    TIME,
+    Kind,
+    Seen,
+    count_of,
+    fill_in,
+    is_sum,
+    is_whole,
+    kinds_in,
+    kinds_of,
+    ms_of,
+    of_a_forward,
+    rows_of,
+    three,
+    untimed,
+)
+from kwharness.profile.kernel_work import MAX_KERNELS, OWN, static_profile, whose
+from kwharness.profile.kernel_work import position as position
+from kwharness.profile.under_ncu import (
+    REPORT_S,
+    NoProfile,
+    Served,
+    Subject,
+    UnknownMetrics,
+    ended,
+    folders_of,
+)
 from kwharness.standalone import interpreter
 
 # Processes: a first verdict has two profiles, and one takes longer to start than the next two.
@@ -42,138 +69,13 @@ LIST_S = 60.0  # for PyTorch's profiler
 MOST_REFUSALS = 10  # of an ncu that does not know a metric, and then others
 MOST_LATE = 2  # starts of an ncu that take longer; then it is not asked for a while
 REST_S = 600.0
-REPORT_S = 20.0  # until ncu has ended and its report is there
 WARM = 2  # forwards before the one that is looked at
-MAX_KERNELS = 40  # that a profile names, the longest
 MAX_METRICS = 1500  # of a kernel
-SECTOR_BYTES = 32
 MAX_LISTED = 3000  # kinds of launches that PyTorch's profiler names
-MAX_COUNT = 1 << 31
-_LONG_MS = 1e9
-# Columns that say what the GPU is and not what a kernel does.
-_OF_THE_GPU = ("device__", "nvlink__", "c2clink__", "numa__", "pcie__", "profiler__", "context__")
-TIME = "gpu__time_duration.sum"  # ns
-_FLOPS = {"fadd": 1, "fmul": 1, "ffma": 2}
-# By type of operand, and on most chips by that of the result, too. Sparse products, which have
-# counters of their own besides, are in these.
-_OPERATIONS = re.compile(
-    r"sm__ops_path_tensor_src_([a-z]+\d+(?:_fp\d+)*)(?:_dst_fp\d+)?\.sum", re.ASCII
-)
-# Types that ceilings name otherwise. Shorter ones that are counted with float8 have its rate.
-_OPERANDS = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4_fp6_fp8": "float8"}
-_COPIES = ("Memcpy ", "Memset ")
 # When starts of an ncu took over START_S, one after the other, by its path and time.monotonic().
 _late: dict[str, list[float]] = {}
 # Metrics that an ncu does not know, by its path.
 _unknown: dict[str, set[str]] = {}
-
-# Whose a kernel is that the candidate's compilers did not name, by its name.
-_PYTORCH = re.compile(r"\bat::|\bc10::|at_cuda_detail|\bcub::|\btriton_(poi|red|per|tem|for)_")
-_VENDOR = re.compile(
-    r"nvjet|cutlass|cublas|cudnn|xmma|gemm|gemv|splitKreduce|winograd|implicit_convolve|"
-    r"flash_fwd|fmha|nchwToNhwc|nhwcToNchw|convolve|\bfft|vector_fft|^(void )?dot_kernel|"
-    r"reduce_1Block_kernel|scal_kernel|axpy_kernel",
-    re.IGNORECASE,
-)
-
-
-class NoProfile(Exception):
-    """Why something is not known, a sentence. ``passing``: it may go another time."""
-
-    def __init__(self, why: str, *, passing: bool = False) -> None:
-        super().__init__(sentence(why))
-        self.passing = passing
-
-
-class UnknownMetrics(NoProfile):
-    """ncu says that it does not know these metrics, or somebody in its process does."""
-
-    def __init__(self, why: str, names: Sequence[str]) -> None:
-        super().__init__(why)
-        self.names = names
-
-
-@dataclass
-class Subject:
-    """Whose forward it is."""
-
-    load: Callable[[CandidateClient], None]  # imports and constructs it, with its weights
-    tree: Any
-    inputs: Sequence[torch.Tensor]
-    # The compiler's word, kernelwright.Kernel as JSON: asked for when the profile has been taken.
-    kernels: Callable[[], Sequence[dict[str, Any]]]
-    custom: bool  # whether it brings code of its own
-    orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
-    forward_s: float = 10.0  # that a forward may take
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Launches that differ in nothing but their arguments."""
-
-    name: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    count: int
-    ms: float = 0.0  # of all of them; 0: not known
-
-    @property
-    def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        return ncu.base(self.name), tuple(self.grid), tuple(self.block)
-
-    @property
-    def is_copy(self) -> bool:
-        return self.name.startswith(_COPIES)
-
-
-@dataclass
-class Seen:
-    """What is known of the launches of one forward."""
-
-    kinds: list[Kind] = field(default_factory=list)
-    report: ncu.Report = field(default_factory=ncu.Report)
-    why: str = ""
-    more: int = 0  # launches of kernels of other kinds
-    more_ms: float = 0.0  # of all of those; 0: not known
-    whole: bool = True  # whether that is every launch
-
-
-class Served:
-    """A candidate's process under ncu, as errors.Spawned: the process that is spawned is the one
-    that waits for ncu's report.
-    """
-
-    def __init__(self, worker: Any, channel: Channel) -> None:
-        self._worker = worker
-        self.channel = channel
-        self.pid = worker.pid
-        self.refused: dict[str, int] = {}
-        self.files: dict[str, int] = {}
-        self.inner = 0  # the candidate's process, as its own namespace has it
-        self.began = False  # it has its context, and ncu has measured a launch
-
-    def end(self) -> None:
-        self._worker.kill()
-
-    def kill(self) -> None:
-        self.end()
-        self.channel.close()
-
-    def wait(self, timeout: float | None = None) -> Any:
-        return self._worker.wait(timeout)
-
-    def log(self) -> str:
-        return str(self._worker.log())
-
-    def stop(self) -> None:
-        """Has what runs under ncu ended: ncu writes what it knows."""
-        self._worker.channel.send({"op": "stop", "pid": self.inner})
-
-    def report(self) -> dict[str, Any]:
-        """Returns what came of ncu once the candidate's process has nothing more to do."""
-        self.channel.close()
-        answer, _ = self._worker.channel.recv(REPORT_S)
-        return answer
 
 
 class Profiler:
@@ -266,7 +168,7 @@ class Profiler:
             except Exception as e:  # nothing rests on a profile
                 whys.append(f"the profile by {tool} failed: {type(e).__name__}: {e}")
                 self.passing = True
-        return self._static(subject, "; ".join(whys))
+        return static_profile(subject.kernels(), "; ".join(whys))
 
     # Nsight Compute.
 
@@ -278,7 +180,7 @@ class Profiler:
         ours, theirs = Channel.pair(MAX_WORKER_FRAME)
         config = self._config | {
             "tools": True,
-            "read_only": _folders(self._program),
+            "read_only": folders_of(self._program),
             "command": ncu.command(self._program, self._known, full=self._full),
         }
         try:
@@ -293,7 +195,7 @@ class Profiler:
             ours.send({"op": "hold"})
             served.inner = ours.recv(START_S)[0].get("pid") or 0
         except ProtocolError as e:
-            late = not _ended(served)
+            late = not ended(served)
             if late:
                 _late.setdefault(self._program, []).append(time.monotonic())
             why = f"ncu did not start within {START_S:g} s" if late else ""
@@ -372,7 +274,7 @@ class Profiler:
     def _tried(self, subject: Subject) -> Seen:
         spare = None
         if self._spares is not None:
-            while (spare := self._spares.take(*self.keys)) is not None and _ended(spare):
+            while (spare := self._spares.take(*self.keys)) is not None and ended(spare):
                 spare.kill()
         try:
             served = spare or self._start()
@@ -421,7 +323,7 @@ class Profiler:
         if cut:
             whys.append(f"{cut}: what it had measured by then")
             self.passing = True
-        seen = Seen(kinds_of(said.get("launches")), report, more=_count(said.get("more")))
+        seen = Seen(kinds_of(said.get("launches")), report, more=count_of(said.get("more")))
         try:
             if not seen.kinds:
                 seen = replace(self._listed(subject), report=report)
@@ -478,7 +380,7 @@ class Profiler:
         if not launches:
             raise NoProfile("PyTorch's profiler saw no kernel")
         kinds = [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
-        return Seen(kinds, more=_count(answer.get("more")), more_ms=_ms(answer.get("more_ms")))
+        return Seen(kinds, more=count_of(answer.get("more")), more_ms=ms_of(answer.get("more_ms")))
 
     def _make_context(self, client: CandidateClient, *, made: bool = False) -> None:
         client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
@@ -505,7 +407,7 @@ class Profiler:
     # What is told of it.
 
     def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> dict[str, Any]:
-        own = {m[1] for k in subject.kernels() if (m := _OWN.search(str(k.get("name"))))}
+        own = {m[1] for k in subject.kernels() if (m := OWN.search(str(k.get("name"))))}
         kernels: list[dict[str, Any]] = []
         for kind, rows in zip(seen.kinds, rows_of(seen.kinds, seen.report.rows), strict=True):
             metrics = self._metrics(rows, kind.count)
@@ -515,15 +417,15 @@ class Profiler:
                     "name": kind.name[: ncu.MAX_NAME],
                     "whose": whose(kind.name, own, subject.custom),
                     "launches": kind.count,
-                    "ms": min(ms, _LONG_MS),
+                    "ms": min(ms, LONG_MS),
                     "share": 0.0,
-                    "grid": _three(kind.grid),
-                    "block": _three(kind.block),
+                    "grid": three(kind.grid),
+                    "block": three(kind.block),
                     "metrics": metrics,
                 }
             )
         kernels.sort(key=lambda k: -k["ms"])
-        launched = [k for k in kernels if not k["name"].startswith(_COPIES)]
+        launched = [k for k in kernels if not k["name"].startswith(COPIES)]
         # A part of a time, or of a sum, would be taken for the whole.
         total = 0.0
         if seen.whole and all(k["ms"] for k in launched) and (seen.more_ms or not seen.more):
@@ -566,270 +468,7 @@ class Profiler:
         kept = {m: own for m, own in self._named.items() if own in had}
         if self._full:
             rest = had.keys() - set(kept.values())
-            more = sorted(m for m in rest if not m.startswith(_OF_THE_GPU))
+            more = sorted(m for m in rest if not m.startswith(OF_THE_GPU))
             kept |= {m: m for m in more[: MAX_METRICS - len(kept)]}
         times = count / len(rows)
         return {m: had[own] * times if is_sum(own) else had[own] for m, own in kept.items()}
-
-    def _static(self, subject: Subject, why: str) -> dict[str, Any]:
-        """Returns what the compiler says, as a profile."""
-        kernels = []
-        for k in subject.kernels()[:MAX_KERNELS]:
-            said = {
-                "launch__registers_per_thread": k.get("registers"),
-                "launch__shared_mem_per_block_static": k.get("shared_bytes"),
-            }
-            kernels.append(
-                {
-                    "name": str(k.get("name"))[: ncu.MAX_NAME],
-                    "whose": "custom",
-                    "launches": 0,
-                    "ms": 0.0,
-                    "share": 0.0,
-                    "grid": [0, 0, 0],
-                    "block": [0, 0, 0],
-                    "metrics": {m: float(v) for m, v in said.items() if isinstance(v, int)},
-                }
-            )
-        return {
-            "tool": "static",
-            "why": sentence(why),
-            "launches": 0,
-            "ms": 0.0,
-            "kernels": kernels,
-        }
-
-
-_OWN = re.compile(r"(\w+)\s*(?:[<(]|$)")
-
-
-def _folders(program: str) -> list[str]:
-    """Returns what a worker must see of the host's for a program to run."""
-    found = [toolchain.NSIGHT_COMPUTE, os.path.dirname(os.path.realpath(program))]
-    return [f for f in dict.fromkeys(found) if os.path.isdir(f) and f != "/"]
-
-
-def _ended(served: Served) -> bool:
-    """Whether nobody is left at the other end."""
-    ready, _, _ = select.select([served.channel.fileno()], [], [], 0)
-    return bool(ready)
-
-
-def _three(sizes: Sequence[int]) -> list[int]:
-    return [min(int(n), MAX_COUNT) for n in (*sizes, 0, 0, 0)][:3]
-
-
-def kinds_of(launches: Any) -> list[Kind]:
-    """Reads the launches that a worker listed: its word, which may be the candidate's."""
-    found: list[Kind] = []
-    if not isinstance(launches, list):
-        return found
-    for entry in launches[:1000]:
-        try:
-            name, grid, block, count = entry
-            sizes = [_size(n) for n in (*grid, *block)]
-            if isinstance(name, str) and len(grid) == len(block) == 3 and _size(count) > 0:
-                found.append(Kind(name[: ncu.MAX_NAME], tuple(sizes[:3]), tuple(sizes[3:]), count))
-        except (TypeError, ValueError):
-            continue
-    return found
-
-
-def _count(n: Any) -> int:
-    """Reads a number of launches, 0 for what is none."""
-    return n if type(n) is int and 0 <= n < MAX_COUNT else 0
-
-
-def _ms(n: Any) -> float:
-    return float(n) if type(n) in (int, float) and 0 <= n < _LONG_MS else 0.0
-
-
-def _size(n: Any) -> int:
-    if type(n) is not int or not 0 <= n < MAX_COUNT:
-        raise ValueError("no size")
-    return n
-
-
-def rows_of(kinds: Sequence[Kind], rows: Sequence[ncu.Row]) -> list[list[ncu.Row]]:
-    """Returns the rows of each kind. Profilers write names differently, so that two instances of a
-    template look alike, and some have a name of their own: both come in the order of launches, and
-    the first that fits is taken.
-    """
-    groups: dict[tuple[str, Any, Any], list[ncu.Row]] = {}
-    for r in rows:
-        groups.setdefault((r.name, r.grid, r.block), []).append(r)
-    known = {k.key[0] for k in kinds}
-    found: list[list[ncu.Row]] = []
-    for kind in kinds:
-        base, *size = kind.key
-        sized = [g for g in groups if [*g[1:]] == size]
-        alike = [g for g in sized if ncu.base(g[0]) == base]
-        alike = alike or [g for g in sized if ncu.base(g[0]) not in known]
-        best = next((g for g in alike if g[0] == kind.name), alike[0] if alike else None)
-        found.append(groups.pop(best) if best is not None else [])
-    return found
-
-
-def untimed(seen: Seen) -> set[int]:
-    """Returns which kinds are of kernels whose time nobody has measured."""
-    measured = rows_of(seen.kinds, seen.report.rows)
-    return {
-        i
-        for i, (kind, rows) in enumerate(zip(seen.kinds, measured, strict=True))
-        if not kind.ms and not kind.is_copy and not any(r.metrics.get(TIME) for r in rows)
-    }
-
-
-def fill_in(seen: Seen, listed: Seen) -> None:
-    """Gives the kernels whose time nobody has measured the times that PyTorch's profiler listed.
-    Two instances of a template may look alike there: each of its entries is used once.
-    """
-    left: dict[tuple[Any, ...], Kind] = {}
-    for e in listed.kinds:  # names that were cut may be the same
-        same = left.get((e.name, e.grid, e.block))
-        both = replace(e, count=e.count + same.count, ms=e.ms + same.ms) if same else e
-        left[e.name, e.grid, e.block] = both
-    entries = [e for e in left.values() if not e.is_copy]
-    found: dict[int, Kind] = {}
-    alike: Sequence[Callable[[Kind], Any]]
-    alike = (lambda k: (k.name, k.grid, k.block)), (lambda k: (k.key, k.count)), (lambda k: k.key)
-    for form in alike:
-        groups: dict[Any, list[Kind]] = {}
-        for e in entries:
-            groups.setdefault(form(e), []).append(e)
-        for i, kind in enumerate(seen.kinds):
-            if i not in found and groups.get(form(kind)):
-                found[i] = groups[form(kind)].pop(0)
-        entries = [e for group in groups.values() for e in group]
-    for i in untimed(seen) & found.keys():
-        kind = seen.kinds[i]
-        ms = found[i].ms * kind.count / found[i].count
-        seen.kinds[i] = replace(kind, ms=min(ms, _LONG_MS))
-    if seen.more and sum(e.count for e in entries) + listed.more >= seen.more:
-        seen.more_ms = sum(e.ms for e in entries) + listed.more_ms
-
-
-def is_whole(rows: Sequence[ncu.Row]) -> bool:
-    """Whether ncu has measured every launch: of none alike as many as it looks at."""
-    alike = Counter((r.grid, r.block) for r in rows)
-    return len(rows) < ncu.MAX_ROWS and max(alike.values(), default=0) < ncu.EACH
-
-
-def kinds_in(rows: Sequence[ncu.Row]) -> list[Kind]:
-    """Returns what was measured as kinds, each as often as it was."""
-    counts: dict[tuple[str, Any, Any], int] = {}
-    for r in rows:
-        key = r.name, r.grid, r.block
-        counts[key] = counts.get(key, 0) + 1
-    return [Kind(*key, count) for key, count in counts.items()]
-
-
-def is_sum(metric: str) -> bool:
-    """Whether several launches have the sum of what each has."""
-    return metric.endswith(".sum")
-
-
-def of_a_forward(kernels: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Returns the metrics of kernels together: sums, and means weighted by time."""
-    found: dict[str, float] = {}
-    for name in dict.fromkeys(m for k in kernels for m in k["metrics"]):
-        having = [k for k in kernels if name in k["metrics"]]
-        values = [k["metrics"][name] for k in having]
-        weights = [k["ms"] for k in having]
-        if is_sum(name):
-            found[name] = sum(values)
-        elif sum(weights) > 0:
-            # From the first one on: where all are the same, so is the mean, to the last bit.
-            beyond = sum((v - values[0]) * w for v, w in zip(values, weights, strict=True))
-            found[name] = values[0] + beyond / sum(weights)
-        else:
-            found[name] = sum(values) / len(values)
-    return found
-
-
-def whose(name: str, own: set[str], custom: bool) -> str:
-    """Returns whose a kernel is: "custom", "vendor" or "pytorch". ``own``: names that the
-    candidate's compilers gave; ``custom``: whether one that nobody knows is its own.
-    """
-    if name.startswith(_COPIES):
-        return "pytorch"
-    if ncu.base(name) in own:
-        return "custom"
-    if _PYTORCH.search(name):
-        return "pytorch"
-    if _VENDOR.search(name):
-        return "vendor"
-    return "custom" if custom else "pytorch"
-
-
-def operand(metric: str) -> str | None:
-    """Returns of which type, as ceilings name it, a metric counts the tensor cores' operations;
-    None for another metric.
-    """
-    m = _OPERATIONS.fullmatch(metric)
-    return _OPERANDS.get(m[1], m[1]) if m else None
-
-
-def operations_of(profile: dict[str, Any]) -> dict[str, float]:
-    """Returns the tensor cores' operations in a forward by type of operand; none where not all that
-    were asked for are known.
-    """
-    if any(map(operand, profile.get("missing") or ())):
-        return {}
-    found: dict[str, float] = {}
-    for name, n in (profile.get("metrics") or {}).items():
-        if kind := operand(name):
-            found[kind] = found.get(kind, 0.0) + n
-    return found
-
-
-def _is_rate(x: Any) -> bool:
-    return isinstance(x, (int, float)) and x > 0
-
-
-def position(
-    profile: dict[str, Any], ceilings: dict[str, Any], least_bytes: int
-) -> dict[str, float]:
-    """Returns where a forward's kernels stand below the measured ceilings (docs/metrics.md)."""
-    found: dict[str, float] = {}
-    ms, has = profile["ms"], profile.get("metrics") or {}
-    launches = sum(k["launches"] for k in profile.get("kernels") or [])
-    if launches:
-        found["launches"] = float(max(launches, profile["launches"]))
-    if ms <= 0:
-        return found
-
-    def rate(name: str, work: float | None, share: str, ceiling: Any) -> None:
-        if work is None:
-            return
-        found[name] = work / (1e6 * ms)
-        if _is_rate(ceiling):
-            found[share] = found[name] / ceiling
-
-    def total(*names: str) -> float | None:
-        return sum(has[n] for n in names) if all(n in has for n in names) else None
-
-    found["kernels_ms"] = ms
-    dram = total("dram__bytes_read.sum", "dram__bytes_write.sum")
-    rate("dram_gbs", dram, "dram_roof_share", ceilings.get("memory_gbs"))
-    # Not lts__t_bytes, in which is twice what one half of an L2 hands to the other.
-    sectors = total("lts__t_sectors_srcunit_tex.sum")
-    l2 = None if sectors is None else SECTOR_BYTES * sectors
-    rate("l2_gbs", l2, "l2_roof_share", ceilings.get("cache_gbs"))
-    executed = [f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in _FLOPS]
-    flops = None
-    if all(n in has for n in executed):
-        flops = sum(w * has[n] for w, n in zip(_FLOPS.values(), executed, strict=True))
-    rate("fp32_gflops", flops, "fp32_roof_share", ceilings.get("fp32_gflops"))
-    operations = operations_of(profile)
-    rate("tensor_gflops", sum(operations.values()) if operations else None, "", None)
-    roofs = ceilings.get("tensor_gflops") or {}
-    counted = {t: n for t, n in operations.items() if n > 0}
-    busy = has.get("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active")
-    if counted and all(_is_rate(roofs.get(t)) for t in counted):
-        found["tensor_roof_share"] = sum(n / (1e6 * ms * roofs[t]) for t, n in counted.items())
-    elif busy is not None:
-        found["tensor_roof_share"] = busy / 100
-    if dram is not None and least_bytes > 0:
-        found["dram_bytes_ratio"] = dram / least_bytes
-    return found

@@ -9,41 +9,33 @@ new interpreter does.
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import json
 import os
-import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 import kernelwright
-from kwharness.base import paths
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
 from kwharness.base.tensors import Block, layout_of
-from kwharness.build import artifacts, object_digest
 from kwharness.clients.errors import how_it_ended
 from kwharness.machine import device as devices
-from kwharness.machine import toolchain
 from kwharness.machine.device import CPU, Device, GpuBlock
-from kwharness.model.construction import CONSTRUCTION_SEED
-from kwharness.model.state import NOTHING, Carried
 from kwharness.process import policy
 from kwharness.process.fork_client import ForkServer
 from kwharness.process.policy import SandboxError
 from kwharness.standalone import sanitizers
+from kwharness.standalone.calls import Broken, Call, Launch, Looked
+from kwharness.standalone.calls import Use as Use
+from kwharness.standalone.calls import lacking as lacking
 from kwharness.standalone.sanitizers import Check
 
 PACKAGE = "kwharness"
@@ -52,7 +44,7 @@ FILENAME = "candidate.py"  # everywhere: a program can read the name of its file
 # And what it imports, once the file is imported.
 TOOLS = (
     SCRIPT, "standalone/usage.py", "base/trees.py", "base/tensors.py", "model/construction.py",
-    "model/state.py",
+    "model/state.py", "model/slots.py",
 )  # fmt: skip
 # To map memory of a GPU.
 TO_MAP = (
@@ -71,88 +63,8 @@ ALONE, WHOLE, FEW = "alone", "whole", "few"
 BUILT = ".cache/torch_extensions/kernelwright"  # where a loader of ours puts what it builds
 MAX_BUILT, MAX_OBJECT = 64, 256 << 20
 _LONG_MS = 1e9
-_LATE = sanitizers.LATE
-_SAID = 2000  # characters of what one prints that is not well
-
-
-@dataclass(frozen=True)
-class Use:
-    """How its users use it. ``constructor`` and ``forward``: the names of what these are given,
-    none where they have no names for it. ``constructed``: of each weight what tells the content
-    that it has without a load; ``rebuilt``: the same of what the reference's constructor makes, if
-    that stands in the file; ``takes``: the method of its own that takes weights, if it has one;
-    ``ways``: whether all are tried.
-    """
-
-    constructor: Sequence[str] = ()
-    forward: Sequence[str] = ()
-    constructed: dict[str, str] = field(default_factory=dict)
-    rebuilt: dict[str, str] = field(default_factory=dict)
-    takes: str = ""
-    ways: bool = False
-
-
-@dataclass(frozen=True)
-class Call:
-    """What the file is given, and what of it comes back: tensors like ``outputs``, which need no
-    content.
-    """
-
-    init: tuple[Any, Sequence[torch.Tensor]]
-    state: tuple[Sequence[str], Sequence[torch.Tensor]]
-    inputs: tuple[Any, Sequence[torch.Tensor]]
-    outputs: tuple[Any, Sequence[torch.Tensor]]
-    eval_mode: bool
-    threads: int
-    place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
-    orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
-    seed: int = CONSTRUCTION_SEED  # under which it is constructed
-    breaks: Sequence[dict[str, Any]] = ()  # see construction.Breaks
-    own: bool = False  # whether weights go by its own names, and not as a state_dict
-    carried: Carried = NOTHING  # behind inputs and outputs
-    use: Use = Use()
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kind of what a forward has the GPU do: a kernel, or a copy."""
-
-    name: str
-    count: int
-    ms: float  # of all of them together, median over forwards
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
-
-
-@dataclass
-class Looked:
-    """What was seen of it. ``span_ms``: what the profiler sees of a forward, from where the first
-    kernel starts until the last has ended, the L2 being empty of it; 0 where it sees nothing.
-    """
-
-    launches: list[Launch] = field(default_factory=list)
-    span_ms: float = 0.0
-    checks: list[Check] = field(default_factory=list)
-    checks_s: float = 0.0  # that the sanitizers took, all of them at once
-
-
-class Broken(Exception):
-    """The file does not do by itself what it did in the harness. ``log`` is what it printed."""
-
-    def __init__(self, message: str, log: str, *, late: bool = False) -> None:
-        super().__init__(message)
-        self.log = log
-        self.late = late
-
-    @property
-    def out_of_memory(self) -> bool:
-        return "out of memory" in str(self)
-
-
-def lacking(form: str) -> str:
-    """Returns what a file of this form needs and this environment does not have, or ""."""
-    has = shutil.which("ninja") or importlib.util.find_spec("ninja")
-    return "ninja, which load_inline needs," if form == "load_inline" and not has else ""
+LATE = sanitizers.LATE
+SAID = 2000  # characters of what one prints that is not well
 
 
 class _Given:
@@ -302,7 +214,7 @@ class Running:
         code, log = answer.get("code"), self._worker.log()
         if answer.get("ok") is not True or type(code) is not int:
             raise ProtocolError(f"a builder answered {answer!r:.200}")
-        if code == _LATE:
+        if code == LATE:
             raise Broken(f"takes over {self._timeout:g} s", log, late=True)
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
@@ -446,185 +358,6 @@ def _last_line(log: str) -> str:
     return lines[-1].strip()[:300] if lines else ""
 
 
-class Server:
-    """The worker's side, for one file."""
-
-    def __init__(self) -> None:
-        self._held = ExitStack()  # folders, and what runs in them
-        self._looks: _Looks | None = None
-
-    def close(self) -> None:
-        self._looks = None
-        self._held.close()
-
-    def run(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Runs the file in a new interpreter. What it prints goes where the worker's own words go.
-        Who looks at it later has started; of a file that fails nobody looks.
-        """
-        code, folder = -1, self._folder()
-        try:
-            code = self._run(msg, fds, folder)
-        finally:
-            if code:
-                self.close()
-        return {"code": code} if code else {"code": code, "built": _built(folder)}
-
-    def _run(self, msg: dict[str, Any], fds: list[int], folder: str) -> int:
-        if folders := msg.get("cutlass"):
-            os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
-            if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
-                os.environ["CPATH"] = ":".join(folders)
-        tools = os.path.join(folder, "tools")
-        os.mkdir(tools)
-        shared = any(request["shared"] == "cuda" for request in msg["requests"])
-        for name in (*TOOLS, *(TO_MAP if shared else ())):
-            to = os.path.join(tools, PACKAGE, name)
-            os.makedirs(os.path.dirname(to), exist_ok=True)
-            shutil.copy(os.path.join(paths.ROOT, PACKAGE, name), to)
-        with open(os.path.join(folder, FILENAME), "wb") as f:
-            f.write(msg["source"].encode())
-        first, *others = msg["requests"]
-        own = 1 + bool(first["wanted"])
-        for name, request in zip((ALONE, WHOLE), msg["requests"], strict=False):
-            _ask(folder, name, request)
-        if others:
-            # The file may do away with its own folder.
-            whole, fds[own:] = fds[own:], []
-            self._looks = self._held.enter_context(
-                closing(_Looks(folder, self._folder(), whole, msg))
-            )
-        alone = _Interpreter(folder, ALONE, first["threads"], given=fds[:own])
-        return alone.end(float(msg["timeout"]))
-
-    def look(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Returns what the sanitizers say, each of all its runs, and then the profiler, undisturbed
-        by them. The request is for few inputs, if there is one.
-        """
-        assert self._looks is not None
-        for request in msg["requests"]:
-            with suppress(OSError):  # the folder is gone: who looks there will say so
-                _ask(self._looks.folder, FEW, request)
-        try:
-            return self._looks.results(fds)
-        finally:
-            self.close()
-
-    def _folder(self) -> str:
-        return self._held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-
-
-def _built(folder: str) -> list[list[str]]:
-    """Returns the endings of what the file's own loader has built, and what is loaded of each: none
-    where that finds another compiler than the builder's.
-    """
-    found: list[list[str]] = []
-    if os.path.realpath(shutil.which("g++") or "") != os.path.realpath(toolchain.compiler()):
-        return found
-    place = os.path.join(folder, BUILT)
-    with suppress(OSError):
-        for name in sorted(os.listdir(place))[:MAX_BUILT]:
-            fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-            with open(fd, "rb") as f:
-                if stat.S_ISREG(os.fstat(fd).st_mode):
-                    found.append(
-                        [os.path.splitext(name)[1], object_digest.digest(f.read(MAX_OBJECT))]
-                    )
-    return found
-
-
-def _ask(folder: str, name: str, request: dict[str, Any]) -> None:
-    path = os.path.join(folder, f"{name}.json")
-    with suppress(FileNotFoundError):
-        os.unlink(path)  # the file may have left one there, or a pipe
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
-        json.dump(request, f)
-
-
-class _Looks:
-    """Interpreters in which the file is looked at, by sanitizers and then by a profiler. What runs
-    in them can write to ``place``, too.
-    """
-
-    def __init__(self, folder: str, place: str, whole: list[int], msg: dict[str, Any]) -> None:
-        """``whole``: the descriptors of the request for all inputs, which are closed at the end."""
-        self.folder = folder
-        self._place = place
-        self._fds = {WHOLE: whole}
-        self._program = msg.get("sanitizer") or ""
-        self._seen = os.path.join(place, "profile.json")
-        self._runs_begun = itertools.count()
-        self._profile: _Interpreter | None = None
-        self._waiting: dict[str, _Interpreter] = {}  # under a tool, for its first run
-        first = msg["requests"][0]
-        try:
-            if first["device"] == "cuda":
-                said, threads = os.path.join(place, "profile.said"), first["threads"]
-                self._profile = _Interpreter(folder, "", threads, said=said, profile=self._seen)
-            if self._program:
-                for tool in sanitizers.TOOLS:
-                    with suppress(OSError):  # one that cannot be started now is started later
-                        self._waiting[tool] = self._under(tool)
-        except BaseException:
-            self.close()
-            raise
-
-    def results(self, few: list[int]) -> dict[str, Any]:
-        """``few``: the descriptors of the request for few inputs, none where there is none."""
-        if few:
-            self._fds = {FEW: few} | self._fds  # it comes first
-        checks: list[list[dict[str, Any]]] = []
-        if self._program:
-            with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
-                checks = list(pool.map(self._runs, sanitizers.TOOLS))
-        if self._profile is not None:
-            self._profile.end(CHECK_S, WHOLE, self._fds[WHOLE])
-        return {"checks": checks, "profile": read_text(self._seen)[:MAX_PROFILE]}
-
-    def close(self) -> None:
-        for waiting in (self._profile, *self._waiting.values()):
-            if waiting is not None:
-                waiting.close()
-        for fd in self._fds.pop(WHOLE, ()):
-            os.close(fd)
-
-    def _runs(self, tool: str) -> list[dict[str, Any]]:
-        """Where something is found the next request is tried."""
-        runs: list[dict[str, Any]] = []
-        for request in self._fds:
-            runs.append(self._run(tool, request))
-            if runs[-1]["code"] != sanitizers.FOUND:
-                break
-        return runs
-
-    def _run(self, tool: str, request: str) -> dict[str, Any]:
-        began = time.monotonic()
-        code, report, said = 0, "", ""
-        # With each tensor an allocation of its own, an access beside it is one beside all. Who
-        # captures a graph cannot do without the allocator.
-        for alone in (True, False):
-            try:
-                runs = self._waiting.pop(tool, None) or self._under(tool, alone=alone)
-                code = runs.end(CHECK_S, request, self._fds[request])
-            except OSError as e:  # it has left no process, or no folder
-                return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
-            report, said = read_text(runs.report), read_text(runs.said)
-            if code in (0, sanitizers.FOUND, _LATE):
-                break
-        return {
-            "code": code,
-            "report": report[: sanitizers.MAX_LOG],
-            "said": said[-_SAID:],
-            "seconds": time.monotonic() - began,
-        }
-
-    def _under(self, tool: str, *, alone: bool = True) -> _Interpreter:
-        report = os.path.join(self._place, f"{tool}.{next(self._runs_begun)}.report")
-        prefix = sanitizers.command(self._program, tool, report)
-        more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
-        said = f"{report}.said"
-        return _Interpreter(self.folder, "", 1, prefix, more, said=said, report=report)
-
-
 def read_text(path: str) -> str:
     """Returns the text of a file that others may have written, "" where it is none."""
     try:
@@ -635,7 +368,7 @@ def read_text(path: str) -> str:
         return ""
 
 
-class _Interpreter:
+class Interpreter:
     """A new interpreter that does one of the requests: one that is named, or one that ``end`` names
     while it waits, having imported nothing but PyTorch.
     """
@@ -695,7 +428,7 @@ class _Interpreter:
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            return _LATE
+            return LATE
         finally:
             self.close()
 

@@ -27,8 +27,6 @@ def profiled(forward: Any, times: int = PROFILED, most: int = 100) -> dict[str, 
     the time from where the first starts until the last has ended. Medians, in milliseconds. The
     ``most`` kinds that take longest are listed; of the others' kernels the sums are told.
     """
-    from statistics import median
-
     import torch
     from torch.autograd.profiler import profile  # torch.profiler's imports a compiler first
 
@@ -51,7 +49,13 @@ def profiled(forward: Any, times: int = PROFILED, most: int = 100) -> dict[str, 
     path = os.path.join(os.environ["TMPDIR"], "trace.json")
     seen.export_chrome_trace(path)
     with open(path, encoding="utf-8") as f:
-        events = json.load(f)["traceEvents"]
+        return medians(json.load(f)["traceEvents"], most)
+
+
+def medians(events: list[dict[str, Any]], most: int) -> dict[str, Any]:
+    """Returns what ``profiled`` does, from the events of a trace."""
+    from statistics import median
+
     work = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     parts: list[list[Any]] = []
     for e in sorted(work, key=lambda e: e["ts"]):
@@ -101,6 +105,143 @@ def awaited() -> tuple[str, list[int]]:
     return name.decode(), fds
 
 
+class Case:
+    """A file that was imported, and the call that is asked of it."""
+
+    def __init__(self, module: Any, request: dict[str, Any], values: list[Any]) -> None:
+        """``values``: what the model is constructed with, its weights, and the inputs."""
+        from kwharness.model import state as states
+
+        a, b, _ = request["counts"]
+        self.module, self.request = module, request
+        self.use, self.device = request["use"], request["device"]
+        self.init, state, self.inputs = values[:a], values[a : a + b], values[a + b :]
+        self.weights = dict(zip(request["names"], state, strict=True))
+        self.carried = states.Carried.from_json(request["carried"])
+
+    def model(self) -> Any:
+        """Constructs the file's model, and loads the weights. Raises ValueError where it has other
+        weights than the reference under the same seed.
+        """
+        rebuilds = getattr(self.module, "_kernelwright_reference", None)
+        if self.use["rebuilt"] and rebuilds is not None:
+            rebuilt = self.construct(of=rebuilds()).state_dict()
+            _compare(rebuilt, self.use["rebuilt"], "its Model's")
+        model = self.construct()
+        _compare(model.state_dict(), self.use["constructed"], "its")
+        self.load(model)
+        return model
+
+    def construct(self, *, keywords: bool = False, of: Any = None) -> Any:
+        """Constructs a model as the reference is, ``of`` the file's class or of another."""
+        import torch
+
+        from kwharness.base import trees
+        from kwharness.model import construction
+
+        breaks = construction.Breaks(self.request["breaks"]) if self.request["breaks"] else None
+        args = trees.build(self.request["init"], self.init)
+        named = dict(zip(self.use["constructor"], args, strict=True)) if keywords else {}
+        with construction.under(self.request["seed"], breaks) as drawn, torch.device(self.device):
+            kind = of or self.module.ModelNew
+            made = kind(**named) if keywords else kind(*args)
+            drawn.finish(made)
+        made = made.to(self.device)
+        return made.eval() if self.request["eval"] else made
+
+    def load(self, made: Any) -> None:
+        """Gives a model the weights."""
+        import torch
+
+        with torch.no_grad():
+            if self.request["own"]:
+                mine = made.state_dict()
+                for n, value in self.weights.items():
+                    mine[n].copy_(value)
+            elif self.use["takes"]:
+                getattr(made, self.use["takes"])(self.weights)
+            elif self.weights or made.state_dict():
+                made.load_state_dict(self.weights)
+
+    def run(self, made: Any, given: Any, *, keywords: bool = False) -> Any:
+        """Calls a model."""
+        from kwharness.base import trees
+
+        args = trees.build(self.request["inputs"], given)
+        return (
+            made(**dict(zip(self.use["forward"], args, strict=True))) if keywords else made(*args)
+        )
+
+    def carrying(self, made: Any) -> Any:
+        """Returns what puts state into a model, None where none is carried."""
+        from kwharness.model import state as states
+
+        others = [n for n in self.weights if n not in self.carried.names]
+        return states.Carrier(made, self.carried, others=others) if self.carried else None
+
+    def called(self, made: Any, *, keywords: bool = False, gradients: bool = False) -> list[Any]:
+        """What a forward gives, in order, with what it carries to the next one."""
+        own = self.carrying(made)
+        given = self.inputs if own is None else own.prepare(self.inputs)
+        if gradients:
+            given = [t.detach().clone() for t in given]
+            given = [t.requires_grad_() if t.is_floating_point() else t for t in given]
+        return self.listed(self.run(made, given, keywords=keywords), own, given)
+
+    def listed(self, out: Any, own: Any, given: Any) -> list[Any]:
+        """Returns the outputs in the reference's order, and what is carried."""
+        from kwharness.base import trees
+
+        tree, found = trees.flatten(out, numbers=True)
+        if not trees.same_shape(trees.renumbered(tree), self.request["outputs"]):
+            raise TypeError("forward returns another structure than the reference")
+        found = [found[i] for i in trees.ordered_like(tree, self.request["outputs"])]
+        return found if own is None else found + own.collect(given)
+
+    def check_ways(self, model: Any, found: list[Any]) -> None:
+        """Uses the file in the other ways in which its users may. ``found``: what is right."""
+        import torch
+
+        from kwharness.standalone import usage
+
+        names = bool(self.use["constructor"]), bool(self.use["forward"])
+        takes = bool(self.use["takes"])
+        file = usage.File(
+            self.construct, self.load, self.called, self.inputs, names, takes, self.device
+        )
+        with torch.no_grad():
+            usage.check(file, model, found)
+
+
+def _compare(state: Any, digests: dict[str, str], whose: str) -> None:
+    from kwharness.model import construction
+
+    for n, digest in digests.items():
+        if n not in state or construction.digest_of(state[n]) != digest:
+            raise ValueError(f"constructed under the same seed, {whose} {n} is not the reference's")
+
+
+def _received(shared: str, fd: int, size: int) -> Any:
+    if shared == "cuda":
+        from kwharness.machine import device
+
+        return device.gpu().received(fd, size)
+    from kwharness.base import tensors
+
+    return tensors.received(fd, size, writable=True)
+
+
+def _give(found: list[Any], request: dict[str, Any], fd: int) -> None:
+    """Writes outputs where they are wanted, and that they are there."""
+    layout, size = request["wanted"]
+    back = _received(request["shared"], fd, size + 1)
+    for t, view in zip(found, back.views(layout), strict=True):
+        if t.shape != view.shape or t.dtype != view.dtype:
+            raise TypeError(f"forward returns {t.dtype} {tuple(t.shape)}")
+        view.copy_(t)
+    back.bytes()[size] = 1
+
+
 def main(folder: str, name: str, profile: str, given: str) -> None:
     """``name``: of a request, or "" for one that comes later. ``profile``: where to write what a
     profiler sees, if that is asked for. ``given``: the request's descriptors.
@@ -114,113 +255,28 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     import torch
 
     sys.path.insert(0, os.path.join(folder, "tools"))
-    from kwharness.base import tensors, trees
-    from kwharness.model import construction
-    from kwharness.model import state as states
+    from kwharness.base import trees
 
     torch.set_num_threads(request["threads"])
     # As it was verified and timed: see Gpu.hold_to_float32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 
-    def received(fd: int, size: int) -> Any:
-        if request["shared"] == "cuda":
-            from kwharness.machine import device
-
-            return device.gpu().received(fd, size)
-        return tensors.received(fd, size, writable=True)
-
     layout, size = request["given"]
-    block = received(fds[0], size)
+    block = _received(request["shared"], fds[0], size)
     device = request["device"]
-    values = [v.to(device, copy=True) for v in block.views(layout)]
-    a, b, _ = request["counts"]
-    init, state, inputs = values[:a], values[a : a + b], values[a + b :]
-
-    weights = dict(zip(request["names"], state, strict=True))
-    carried = states.Carried.from_json(request["carried"])
-    use = request["use"]
-
-    def construct(*, keywords: bool = False, of: Any = None) -> Any:
-        breaks = construction.Breaks(request["breaks"]) if request["breaks"] else None
-        args = trees.build(request["init"], init)
-        named = dict(zip(use["constructor"], args, strict=True)) if keywords else {}
-        with construction.under(request["seed"], breaks) as drawn, torch.device(device):
-            made = (of or module.ModelNew)(**named) if keywords else (of or module.ModelNew)(*args)
-            drawn.finish(made)
-        made = made.to(device)
-        return made.eval() if request["eval"] else made
-
-    def load(made: Any) -> None:
-        with torch.no_grad():
-            if request["own"]:
-                mine = made.state_dict()
-                for n, value in weights.items():
-                    mine[n].copy_(value)
-            elif use["takes"]:
-                getattr(made, use["takes"])(weights)
-            elif weights or made.state_dict():
-                made.load_state_dict(weights)
-
-    def run(made: Any, given: Any, *, keywords: bool = False) -> Any:
-        args = trees.build(request["inputs"], given)
-        return made(**dict(zip(use["forward"], args, strict=True))) if keywords else made(*args)
-
-    def carrying(made: Any) -> Any:
-        others = [n for n in weights if n not in carried.names]
-        return states.Carrier(made, carried, others=others) if carried else None
-
-    def called(made: Any, *, keywords: bool = False, gradients: bool = False) -> list[Any]:
-        """What a forward gives, in order, with what it carries to the next one."""
-        own = carrying(made)
-        given = inputs if own is None else own.prepare(inputs)
-        if gradients:
-            given = [t.detach().clone() for t in given]
-            given = [t.requires_grad_() if t.is_floating_point() else t for t in given]
-        return listed(run(made, given, keywords=keywords), own, given)
-
-    def listed(out: Any, own: Any, given: Any) -> list[Any]:
-        tree, found = trees.flatten(out, numbers=True)
-        if not trees.same_shape(trees.renumbered(tree), request["outputs"]):
-            raise TypeError("forward returns another structure than the reference")
-        found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
-        return found if own is None else found + own.collect(given)
-
-    def compare(state: Any, digests: dict[str, str], whose: str) -> None:
-        for n, digest in digests.items():
-            if n not in state or construction.digest_of(state[n]) != digest:
-                raise ValueError(
-                    f"constructed under the same seed, {whose} {n} is not the reference's"
-                )
-
-    rebuilds = getattr(module, "_kernelwright_reference", None)
-    if use["rebuilt"] and rebuilds is not None:
-        compare(construct(of=rebuilds()).state_dict(), use["rebuilt"], "its Model's")
-    model = construct()
-    compare(model.state_dict(), use["constructed"], "its")
-    load(model)
+    case = Case(module, request, [v.to(device, copy=True) for v in block.views(layout)])
+    model = case.model()
     with torch.no_grad():
-        carrier = carrying(model)
-        taken = inputs if carrier is None else carrier.prepare(inputs)
-        found = listed(run(model, taken), carrier, taken)
+        carrier = case.carrying(model)
+        taken = case.inputs if carrier is None else carrier.prepare(case.inputs)
+        found = case.listed(case.run(model, taken), carrier, taken)
     if request["wanted"]:
-        layout, size = request["wanted"]
-        back = received(fds[1], size + 1)
-        for t, view in zip(found, back.views(layout), strict=True):
-            if t.shape != view.shape or t.dtype != view.dtype:
-                raise TypeError(f"forward returns {t.dtype} {tuple(t.shape)}")
-            view.copy_(t)
-        back.bytes()[size] = 1
+        _give(found, request, fds[1])
     if device == "cuda":
         torch.cuda.synchronize()
-    if use["ways"] and request["wanted"]:
-        from kwharness.standalone import usage
-
-        found = [t.clone() for t in found]
-        names = bool(use["constructor"]), bool(use["forward"])
-        file = usage.File(construct, load, called, inputs, names, bool(use["takes"]), device)
-        with torch.no_grad():
-            usage.check(file, model, found)
+    if request["use"]["ways"] and request["wanted"]:
+        case.check_ways(model, [t.clone() for t in found])
     if profile:
         given_inputs = trees.build(request["inputs"], taken)
         seen: dict[str, Any] = {"launches": [], "span_ms": 0.0, "more": 0, "more_ms": 0.0}

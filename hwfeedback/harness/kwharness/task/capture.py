@@ -87,13 +87,35 @@ def _graph(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
         exported = exported.run_decompositions({})
     if len(exported.graph.nodes) > MAX_NODES:
         raise CaptureError(f"the graph has more than {MAX_NODES} operators")
+    values: dict[str, Any] = {n.name: n.meta.get("val") for n in exported.graph.nodes}
+    parameters, constants, users = _given(exported, values)
+    leaves = _leaves(args, users)
+    nodes, output = _nodes(exported.graph.nodes)
+    out_kinds = torch.export.graph_signature.OutputKind
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind is not out_kinds.USER_OUTPUT:
+            raise CaptureError("the model changes its buffers or its inputs in forward")
+    tree = _tree(exported.call_spec.out_spec, [_argument(o, "output") for o in output])
+    return {
+        "v": 1,
+        "inputs": leaves,
+        "parameters": parameters,
+        "constants": constants,
+        "nodes": nodes,
+        "outputs": tree,
+        "batch": None,
+    }
+
+
+def _given(
+    exported: Any, values: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """Returns the parameters and constants of a graph, and the names of the inputs of forward."""
     signature = exported.graph_signature
     kinds = torch.export.graph_signature.InputKind
     parameters: list[dict[str, Any]] = []
     constants: list[dict[str, Any]] = []
     users: list[str] = []
-    nodes: list[dict[str, Any]] = []
-    values: dict[str, Any] = {n.name: n.meta.get("val") for n in exported.graph.nodes}
 
     for spec in signature.input_specs:
         name = spec.arg.name
@@ -108,7 +130,11 @@ def _graph(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
             constants.append({**entry, "data": data})
         else:
             raise CaptureError(f"the graph has an input of kind {spec.kind.name.lower()}")
+    return parameters, constants, users
 
+
+def _leaves(args: tuple[Any, ...], users: list[str]) -> list[dict[str, Any]]:
+    """Returns the inputs of forward, one by one."""
     flat = pytree.tree_flatten_with_path((args, {}))[0]
     if len(flat) != len(users):
         raise CaptureError("the graph's inputs do not match the arguments of forward")
@@ -121,9 +147,14 @@ def _graph(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
             leaves.append({**entry, "value": _argument(leaf, name)})
         else:
             raise CaptureError(f"forward takes a {type(leaf).__name__}, which has no JSON form")
+    return leaves
 
+
+def _nodes(of: Any) -> tuple[list[dict[str, Any]], Any]:
+    """Returns the operators of a graph, and what it gives."""
+    nodes: list[dict[str, Any]] = []
     output: Any = None
-    for node in exported.graph.nodes:
+    for node in of:
         if node.op == "placeholder":
             continue
         if node.op == "output":
@@ -149,21 +180,7 @@ def _graph(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
                 "many": many,
             }
         )
-
-    out_kinds = torch.export.graph_signature.OutputKind
-    for spec in signature.output_specs:
-        if spec.kind is not out_kinds.USER_OUTPUT:
-            raise CaptureError("the model changes its buffers or its inputs in forward")
-    tree = _tree(exported.call_spec.out_spec, [_argument(o, "output") for o in output])
-    return {
-        "v": 1,
-        "inputs": leaves,
-        "parameters": parameters,
-        "constants": constants,
-        "nodes": nodes,
-        "outputs": tree,
-        "batch": None,
-    }
+    return nodes, output
 
 
 def _mutates(node: torch.fx.Node) -> bool:

@@ -5,7 +5,6 @@ Every way in which a reference can be no task ends in one sentence, a hint and t
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,185 +20,19 @@ from kwharness.machine.device import CPU, SPARING_PEAK, Device, spares, too_larg
 from kwharness.machine.health import Ill
 from kwharness.model.state import Carried, shown
 from kwharness.numerics import correctness, families
-from kwharness.numerics.correctness import Expected
+from kwharness.numerics.correctness import Expected, Scale
+from kwharness.task.invalid import SMALLER, Invalid, failed, invalid
+from kwharness.task.needed_bytes import bytes_of, needed_bytes
 from kwharness.verify import secret_draws
 
 # The whole of an inspection may take as many times as long as each of its steps.
 WHOLE = 2
-_TYPES = ", ".join(DTYPES)
 
 
-class Invalid(Exception):
-    """The file is no task. ``message`` becomes one line: it quotes foreign text."""
-
-    def __init__(self, message: str, hint: str, traceback: str = "") -> None:
-        message = sentence(message)
-        super().__init__(message)
-        self.message, self.hint, self.traceback = message, hint, traceback
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "invalid",
-            "message": self.message,
-            "hint": self.hint,
-            "traceback": self.traceback,
-        }
-
-
-# What reads all that it is given, whatever its values are.
-NEED_ALL = set(
-    """
-    abs neg relu leaky_relu sigmoid tanh softplus selu elu gelu silu mish hardtanh hardswish
-    hardsigmoid exp log sqrt rsqrt square pow add sub rsub mul div clamp clamp_min clamp_max
-    minimum maximum sum mean amax amin max min argmax argmin var std norm linalg_vector_norm
-    logsumexp softmax log_softmax cumsum layer_norm group_norm rms_norm
-    """.split()  # noqa: SIM905
-)
 # Calls between two that are compared, where a model remembers something that is not put back.
 BETWEEN = 3
 LONG_MS = 2000.0  # who takes longer is not called again for what may be hidden
 DEGENERATE = {"constant_output", "ignores_input"}
-# What CUDA says of a forward whose labels or indices lie outside.
-_ASTRAY = ("device-side assert", "illegal memory access")
-_CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
-SMALLER = (
-    "make the inputs or the model smaller: checking takes many times the memory of one forward"
-)
-_ALONE = "a reference is one file that needs only PyTorch: no other files, packages or network"
-_NOT_ALONE = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "URLError")
-# What the client asks for, by the stage at which that fails.
-_PARTS = {
-    "import": "importing the file",
-    "init_inputs": "get_init_inputs()",
-    "construct": "Model's constructor",
-    "inputs": "get_inputs()",
-    "forward": "Model's forward",
-}
-
-
-def _during(doing: str) -> str:
-    if not doing:
-        return ""
-    return f" {'while' if doing.split()[0].endswith('ing') else 'in'} {doing}"
-
-
-def failed(e: WorkerError | WorkerGone) -> Ill | Invalid:
-    """Returns whose fault it is that a reference's worker failed: nobody's where its GPU does not
-    work, else the reference's.
-    """
-    if not e.ill:
-        return invalid(e)
-    if isinstance(e, WorkerError):
-        return Ill(_PARTS.get(e.stage, "the reference"), e.ill, e.traceback)
-    return Ill(e.doing, e.ill, e.log[-4000:])
-
-
-def invalid(e: Exception) -> Invalid:
-    """Turns what a reference worker's client raised into the sentence that its author reads."""
-    if isinstance(e, WorkerLate):
-        hint = "look for a loop that does not end or a wait"
-        if e.doing != _PARTS["import"]:
-            hint += ", or make the inputs smaller"
-        return Invalid(str(e), hint, e.log[-4000:])
-    if isinstance(e, WorkerGone):
-        during = _during(e.doing)
-        if e.oom:
-            return Invalid(f"the reference ran out of memory{during}", SMALLER, e.log[-4000:])
-        hint = "a reference must not end its process: look for os._exit or a crash in native code"
-        if e.broke:
-            message = f"the reference writes to descriptors that are not its own{during}"
-            return Invalid(message, "write only to what the file itself opened", e.log[-4000:])
-        return Invalid(f"the reference's process {e}{during}", hint, e.log[-4000:])
-    assert isinstance(e, WorkerError)
-    first = next((line.strip() for line in e.message.splitlines() if line.strip()), "")
-    first = first.removesuffix(", but expected one of:").removesuffix(":")[:300]
-    what = f"{e.type}: {first}" if first else e.type
-    line = f" (line {e.lines[-1]})" if e.lines else ""
-    if e.out_of_memory:
-        message = f"the reference ran out of memory{_during(_PARTS.get(e.stage, ''))}"
-        return Invalid(message, SMALLER, e.traceback)
-    if e.type == "SystemExit":
-        return Invalid(f"the reference calls sys.exit{line}", "remove the call", e.traceback)
-    if e.type == "Forked":
-        message = f"the reference forks{line}"
-        hint = "compute in one process: no os.fork, no multiprocessing"
-        return Invalid(message, hint, e.traceback)
-    if e.type == "EOFError" and "reading a line" in e.message:
-        hint = "remove input(): nobody is there to answer"
-        return Invalid(f"the reference waits for input{line}", hint, e.traceback)
-    table = {
-        "import": (
-            f"the file fails when it is imported: {what}{line}",
-            _ALONE if e.type in _NOT_ALONE else "run it with python to see the error by itself",
-        ),
-        "names": (f"the file defines no {_listed(e.message)}", _CONTRACT),
-        "model": (f"{e.message}, not a class derived from nn.Module", _CONTRACT),
-        "function": (f"{e.message}, not a function", _CONTRACT),
-        "processes": (
-            f"the reference leaves a process running ({e.message})",
-            "end every program in the call that starts it: it would compute while others are timed",
-        ),
-        "threads": (
-            f"the reference leaves a thread running ({e.message})",
-            "end every thread in the call that starts it: it would compute while others are timed",
-        ),
-        "init_inputs": (
-            f"get_init_inputs() raises {what}{line}",
-            "it must return a list of Model's arguments",
-        ),
-        "init_type": (
-            f"get_init_inputs() returns {e.message}, not a list",
-            "return a list, [] where Model takes no arguments",
-        ),
-        "init_content": (
-            f"what get_init_inputs() returns {e.message}",
-            "return numbers, strings, tensors, and lists, tuples or dicts of them",
-        ),
-        "construct": (
-            f"Model(*get_init_inputs()) raises {what}{line}",
-            "check that __init__ takes what get_init_inputs() returns",
-        ),
-        "state": (e.message, f"keep parameters and buffers on the CPU, dense, in one of {_TYPES}"),
-        "inputs": (
-            f"get_inputs() raises {what}{line}",
-            "it must return a list of forward's arguments",
-        ),
-        "inputs_type": (
-            f"get_inputs() returns {e.message}, not a list",
-            "return a list of forward's arguments",
-        ),
-        "inputs_content": (
-            f"what get_inputs() returns {e.message}",
-            "return tensors, numbers, strings, and lists, tuples or dicts of them",
-        ),
-        "inputs_device": (
-            f"get_inputs() returns a tensor on {e.message}",
-            "make inputs on the CPU: they are moved as needed",
-        ),
-        "forward": (f"Model's forward raises {what}{line}", "check that get_inputs() fits forward"),
-        "output_content": (
-            f"forward's result {e.message}",
-            "return tensors, numbers, and lists, tuples or dicts of them",
-        ),
-        "output_shape": (
-            f"forward's result {e.message}",
-            "return tensors of fixed shapes, filled up, and how much of them counts",
-        ),
-        "no_output": (f"forward returns {e.message}", "return what it computes"),
-    }
-    message, hint = table.get(e.stage, (f"the reference raises {what}{line}", _CONTRACT))
-    if "of dtype" in e.message and e.stage.endswith("_content"):
-        hint = f"use one of {_TYPES}"
-    if any(said in first for said in _ASTRAY):
-        hint = "check that every index lies in what it is for (--device cpu names the first)"
-    elif "NVIDIA" in first or "CUDA" in first:
-        hint = "make everything on the CPU, without .cuda() or device=: it is moved as needed"
-    return Invalid(message, hint, e.traceback)
-
-
-def _listed(names: str) -> str:
-    parts = [n if n == "Model" else f"{n}()" for n in names.split(", ")]
-    return ", no ".join(parts[:-1]) + (" and no " if parts[1:] else "") + parts[-1]
 
 
 def inspect(
@@ -238,21 +71,217 @@ def inspect(
         reference.kill()
 
 
-def _bytes(specs: list[dict[str, Any]]) -> int:
-    return sum(
-        DTYPES[s["dtype"]].itemsize * math.prod(s["shape"]) for s in specs if s["dtype"] in DTYPES
-    )
-
-
 def _bytes_after(seen: dict[str, Any]) -> int:
     """Returns what a call has more than inputs and outputs: state, and inputs that are written."""
     carried: Carried = seen["carried"]
-    return 2 * carried.bytes + _bytes([seen["inputs"][i] for i in carried.written])
+    return 2 * carried.bytes + bytes_of([seen["inputs"][i] for i in carried.written])
 
 
 def _size(size: int) -> str:
     unit, name = (1 << 30, "GiB") if size >= 1 << 30 else (1 << 20, "MiB")
     return f"{size / unit:.3g} {name}"
+
+
+class _Inspection:
+    """One inspection, step by step: what there is to say of a task grows in flags and notes."""
+
+    def __init__(self, reference: ReferenceClient, source: str, threads: int) -> None:
+        self._reference = reference
+        self._source = source
+        self._threads = threads
+        self._seed = secret_draws.secret()
+        self._tree: Any = None
+        self._inputs: list[torch.Tensor] = []
+        self.seen: dict[str, Any] = {}  # what one forward showed
+        self.flags: list[str] = []
+        self.notes: list[str] = []
+
+    def load(self) -> None:
+        """Runs it once on a draw, and sees how much memory a call takes."""
+        self._reference.load(self._source, threads=self._threads, eval_mode=False)
+        self._reference.sparing = True  # until it is known how large the outputs are
+        self._tree, self._inputs = self._reference.draw(self._seed)
+        self.seen = _looked(self._reference, self._seed)
+        call = (
+            bytes_of(self.seen["inputs"]) + bytes_of(self.seen["outputs"]) + _bytes_after(self.seen)
+        )
+        self._reference.sparing = spares(self._reference.device, call)
+        for s in self.seen["outputs"]:
+            if s["dtype"] not in DTYPES:
+                raise Invalid(
+                    f"forward returns a tensor of dtype {s['dtype']}",
+                    "return a dtype that can be compared",
+                )
+        if not any(t.numel() for t in self._inputs) and self._inputs:
+            raise Invalid("get_inputs() returns no element", "return tensors that hold something")
+        if too_large(self._reference.device, call):
+            self.flags.append("too_large")
+            self.notes.append(
+                f"A call has {_size(call)} of inputs and outputs. Judging it takes about "
+                f"{_size(SPARING_PEAK * call)}, one thing after the other, and the device has "
+                f"{_size(self._reference.device.room()[1])}: it may not fit."
+            )
+
+    def settle_mode(self) -> bool:
+        """Chooses train or eval mode. Returns whether it is stochastic in that."""
+        if self.seen["carried"].names:
+            # With the state behind them.
+            self._tree, self._inputs = self._reference.draw(self._seed)
+        stochastic = _stochastic(self._reference, self._tree, self._inputs, self.seen)
+        if self._reference.info["training"] and (stochastic or self.seen["carried"].names):
+            # Dropout draws, and batch norm keeps count, in train mode only.
+            changed = self.seen["carried"].names
+            self._reference.load(self._source, threads=self._threads, eval_mode=True)
+            again = _looked(self._reference, self._seed)
+            self._tree, self._inputs = self._reference.draw(self._seed)
+            differs = stochastic or again["carried"].names != changed
+            if differs and not _stochastic(self._reference, self._tree, self._inputs, again):
+                only = [n for n in changed if n not in again["carried"].names]
+                why = "is stochastic" if stochastic else f"changes its buffers ({_some(only)})"
+                self.notes.append(
+                    f"The model {why} in train mode, so it is evaluated in eval mode."
+                )
+                self.flags.append("train_mode_dependent")
+                stochastic = False
+                self.seen = again
+            elif not stochastic:
+                self._reference.load(self._source, threads=self._threads, eval_mode=False)
+                self.seen = _looked(self._reference, self._seed)
+                self._tree, self._inputs = self._reference.draw(self._seed)
+        return stochastic
+
+    def look_at_state(self, stochastic: bool) -> None:
+        """Raises Invalid for what cannot be put back, and notes what a call carries."""
+        if stochastic and self.seen["unkept"]:
+            raise Invalid(
+                f"Model remembers something from call to call that cannot be put back "
+                f"({_some(self.seen['unkept'])})",
+                "keep state in tensors that the constructor makes, whose shape stays: a buffer for "
+                "a cache, an integer buffer for a position",
+            )
+        if stochastic:
+            raise Invalid(
+                "the reference is stochastic: two runs on the same input differ",
+                "draw random numbers in get_inputs() and pass them to forward; "
+                "keep what a call leaves for the next in buffers",
+            )
+        carried: Carried = self.seen["carried"]
+        if carried.names:
+            self.notes.append(
+                f"A forward changes the model's state ({_some(carried.names)}): "
+                "it is an input and an output of each call."
+            )
+        if carried.written:
+            self.notes.append(
+                f"A forward writes into its inputs ({_some(carried.inputs)}): "
+                "what is in them after a call is compared as an output."
+            )
+
+    def expect(self) -> tuple[str, list[torch.Tensor], list[Scale]]:
+        """Returns in which mode outputs are expected, "wide" or "eager", what comes of the draw in
+        that, and its scales.
+        """
+        wide, eager = self._reference.forward(
+            self._tree, self._inputs, ["wide", "eager"], sources=True
+        )
+        if "error" in eager:
+            raise eager["error"]
+        mode = "eager" if "error" in wide else "wide"
+        if mode == "eager":
+            self.notes.append(
+                "It does not run in float64: expected values are float32's, with wider bounds."
+            )
+            wide = {**eager, "tensors": [_double(t) for t in eager["tensors"]]}
+        tensors = [_double(t) for t in wide["tensors"]]
+        expected = correctness.complete(Expected(tensors, eager["tensors"], wide["sources"]))
+        scales = expected.scales
+        floating = [t for t in eager["tensors"] if t.is_floating_point()]
+        if any(bool(correctness.not_finite(t).any()) for t in floating):
+            self.flags.append("non_finite_reference")
+            self.notes.append(
+                "The reference gives NaN or Inf on its own inputs; those elements are not compared."
+            )
+        if all(_constant(t) for t in expected.wide[: len(self.seen["outputs"])]):
+            self.flags.append("constant_output")
+            self.notes.append(
+                "All elements of the output are the same: a constant would look right on one draw."
+            )
+        return mode, tensors, scales
+
+    def look_at_other_draws(self, tensors: list[torch.Tensor], mode: str) -> bool:
+        """Sees how the output, ``tensors``, depends on the inputs. Returns whether these have no
+        structure that a kernel might rely on: zeros in their places need no reading.
+        """
+        _, others = self._reference.draw(secret_draws.secret())
+        if not _alike(self._inputs, others):
+            raise Invalid(
+                "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
+                "let only the content of tensors be random",
+            )
+        given, names = len(self.seen["inputs"]), self.seen["input_names"]
+        inputs, others, state = self._inputs[:given], others[:given], self._inputs[given:]
+        fresh = [
+            _shaken(a) if torch.equal(a, b) else b for a, b in zip(inputs, others, strict=True)
+        ]
+        fresh += state
+        if inputs:
+            other = _in_mode(self._reference, self._tree, fresh, mode)
+            if other is not None and (error := reshaped(tensors, other)):
+                raise failed(error)
+            if other is not None and _close(tensors, other):
+                # What is averaged over millions hardly differs from draw to draw.
+                halves = [t / 2 if t.is_floating_point() else t for t in fresh[:given]] + state
+                of_halves = _in_mode(self._reference, self._tree, halves, mode)
+                if of_halves is None or _close(other, of_halves):
+                    self.flags.append("ignores_input")
+                    self.notes.append("The output does not depend on the input.")
+                else:
+                    self.notes.append(
+                        "The output is nearly the same in every draw: only inputs of other kinds "
+                        "tell a kernel that ignores them."
+                    )
+            if all(torch.equal(a, b) for a, b in zip(inputs, others, strict=True)):
+                self.notes.append(
+                    "get_inputs() returns the same values whatever the seed; "
+                    "kernels are checked on those and on maps of them."
+                )
+            for n, a, b in zip(names, inputs, others, strict=True):
+                if not a.is_floating_point() and a.numel() > 1 and torch.equal(a, b):
+                    self.notes.append(
+                        f"Input {n} is the same in every draw, and is not floating, so no other is "
+                        "made of it: a kernel that ignores it is right, and its verdict says so."
+                    )
+        return all(families.unstructured(pair) for pair in zip(inputs, others, strict=True))
+
+    def look_at_weights(self, tensors: list[torch.Tensor], mode: str) -> None:
+        """Sees whether the output depends on the weights."""
+        state = self._reference.state()
+        trainable = self._reference.info["trainable"]
+        if any(trainable):
+            tied = self._reference.info["tied"]
+            self._reference.set_state(
+                secret_draws.perturbed(state, trainable, tied, secret_draws.secret())
+            )
+            other = _in_mode(self._reference, self._tree, self._inputs, mode)
+            if other is not None and _close(tensors, other):
+                self.flags.append("ignores_weights")
+                self.notes.append("The output does not depend on the parameters.")
+            del other
+            self._reference.set_state(state)
+
+    def look_at_condition(self, tensors: list[torch.Tensor], scales: list[Scale]) -> None:
+        """Sees how far the output moves by one unit in the last place of the input."""
+        moved = self._reference.forward(self._tree, self._inputs, ["moved:0"])[0]
+        if "error" not in moved:
+            for t, m, s in zip(tensors, moved["tensors"], scales, strict=True):
+                if not t.is_floating_point():
+                    continue
+                if correctness.error_where_finite(m, t).max > correctness.ILL * s.max > 0:
+                    self.flags.append("ill_conditioned")
+                    self.notes.append(
+                        "One unit in the last place of the input moves the output by over 1 %."
+                    )
+                    break
 
 
 def _inspect(
@@ -263,134 +292,22 @@ def _inspect(
     threads: int,
     timeout_s: float,
 ) -> dict[str, Any]:
-    reference.load(source, threads=threads, eval_mode=False)
-    seed = secret_draws.secret()
-    reference.sparing = True  # until it is known how large the outputs are
-    tree, inputs = reference.draw(seed)
-    seen = _looked(reference, seed)
-    call = _bytes(seen["inputs"]) + _bytes(seen["outputs"]) + _bytes_after(seen)
-    reference.sparing = spares(reference.device, call)
-    for s in seen["outputs"]:
-        if s["dtype"] not in DTYPES:
-            raise Invalid(
-                f"forward returns a tensor of dtype {s['dtype']}",
-                "return a dtype that can be compared",
-            )
-    if not any(t.numel() for t in inputs) and inputs:
-        raise Invalid("get_inputs() returns no element", "return tensors that hold something")
-    flags: list[str] = []
-    notes: list[str] = []
-    if too_large(reference.device, call):
-        flags.append("too_large")
-        notes.append(
-            f"A call has {_size(call)} of inputs and outputs. Judging it takes about "
-            f"{_size(SPARING_PEAK * call)}, one thing after the other, and the device has "
-            f"{_size(reference.device.room()[1])}: it may not fit."
-        )
-    if seen["carried"].names:
-        tree, inputs = reference.draw(seed)  # with the state behind them
-    stochastic = _stochastic(reference, tree, inputs, seen)
-    if reference.info["training"] and (stochastic or seen["carried"].names):
-        # Dropout draws, and batch norm keeps count, in train mode only.
-        changed = seen["carried"].names
-        reference.load(source, threads=threads, eval_mode=True)
-        again = _looked(reference, seed)
-        tree, inputs = reference.draw(seed)
-        differs = stochastic or again["carried"].names != changed
-        if differs and not _stochastic(reference, tree, inputs, again):
-            only = [n for n in changed if n not in again["carried"].names]
-            why = "is stochastic" if stochastic else f"changes its buffers ({_some(only)})"
-            notes.append(f"The model {why} in train mode, so it is evaluated in eval mode.")
-            flags.append("train_mode_dependent")
-            stochastic = False
-            seen = again
-        elif not stochastic:
-            reference.load(source, threads=threads, eval_mode=False)
-            seen = _looked(reference, seed)
-            tree, inputs = reference.draw(seed)
-    if stochastic and seen["unkept"]:
-        raise Invalid(
-            f"Model remembers something from call to call that cannot be put back "
-            f"({_some(seen['unkept'])})",
-            "keep state in tensors that the constructor makes, whose shape stays: a buffer for a "
-            "cache, an integer buffer for a position",
-        )
-    if stochastic:
-        raise Invalid(
-            "the reference is stochastic: two runs on the same input differ",
-            "draw random numbers in get_inputs() and pass them to forward; "
-            "keep what a call leaves for the next in buffers",
-        )
-    carried = seen["carried"]
-    if carried.names:
-        notes.append(
-            f"A forward changes the model's state ({_some(carried.names)}): "
-            "it is an input and an output of each call."
-        )
-    if carried.written:
-        notes.append(
-            f"A forward writes into its inputs ({_some(carried.inputs)}): "
-            "what is in them after a call is compared as an output."
-        )
-
-    wide, eager = reference.forward(tree, inputs, ["wide", "eager"], sources=True)
-    if "error" in eager:
-        raise eager["error"]
-    mode = "eager" if "error" in wide else "wide"
-    if mode == "eager":
-        notes.append(
-            "It does not run in float64: expected values are float32's, with wider bounds."
-        )
-        wide = {**eager, "tensors": [_double(t) for t in eager["tensors"]]}
-    tensors = [_double(t) for t in wide["tensors"]]
-    expected = correctness.complete(Expected(tensors, eager["tensors"], wide["sources"]))
-    scales = expected.scales
-    floating = [t for t in eager["tensors"] if t.is_floating_point()]
-    if any(bool(correctness.not_finite(t).any()) for t in floating):
-        flags.append("non_finite_reference")
-        notes.append(
-            "The reference gives NaN or Inf on its own inputs; those elements are not compared."
-        )
-    if all(_constant(t) for t in expected.wide[: len(seen["outputs"])]):
-        flags.append("constant_output")
-        notes.append(
-            "All elements of the output are the same: a constant would look right on one draw."
-        )
-    del wide, eager, expected, floating
-    given = len(seen["inputs"])
-    about = _other_draws(reference, tree, inputs, tensors, mode, seen["input_names"], given)
-    flags += about[0]
-    notes += about[1]
-    state = reference.state()
-    trainable = reference.info["trainable"]
-    if any(trainable):
-        tied = reference.info["tied"]
-        reference.set_state(secret_draws.perturbed(state, trainable, tied, secret_draws.secret()))
-        other = _in_mode(reference, tree, inputs, mode)
-        if other is not None and _close(tensors, other):
-            flags.append("ignores_weights")
-            notes.append("The output does not depend on the parameters.")
-        del other
-        reference.set_state(state)
+    found = _Inspection(reference, source, threads)
+    found.load()
+    found.look_at_state(found.settle_mode())
+    mode, tensors, scales = found.expect()
+    unstructured = found.look_at_other_draws(tensors, mode)
+    found.look_at_weights(tensors, mode)
     if mode == "wide":
-        moved = reference.forward(tree, inputs, ["moved:0"])[0]
-        if "error" not in moved:
-            for t, m, s in zip(tensors, moved["tensors"], scales, strict=True):
-                if not t.is_floating_point():
-                    continue
-                if correctness.error_where_finite(m, t).max > correctness.ILL * s.max > 0:
-                    flags.append("ill_conditioned")
-                    notes.append(
-                        "One unit in the last place of the input moves the output by over 1 %."
-                    )
-                    break
+        found.look_at_condition(tensors, scales)
+    seen, flags = found.seen, found.flags
     graph, graph_note = None, "a graph tells nothing of what a model carries from call to call"
-    if not carried:
+    if not seen["carried"]:
         graph, graph_note = _graph(reference, timeout_s)
     info = reference.info
     parameters = [
         {"name": n, **s}
-        for n, s, t in zip(info["names"], info["state"], trainable, strict=True)
+        for n, s, t in zip(info["names"], info["state"], info["trainable"], strict=True)
         if t
     ]
     return {
@@ -404,10 +321,12 @@ def _inspect(
         "parameters": parameters,
         "operators": seen["operators"],
         "operations": seen["operations"],
-        "least_bytes": _bytes(seen["inputs"]) + _bytes(info["state"]) + _bytes(seen["outputs"]),
-        "needed_bytes": needed_bytes(graph) if about[2] and not set(flags) & DEGENERATE else 0,
+        "least_bytes": bytes_of(seen["inputs"])
+        + bytes_of(info["state"])
+        + bytes_of(seen["outputs"]),
+        "needed_bytes": needed_bytes(graph) if unstructured and not set(flags) & DEGENERATE else 0,
         "flags": list(dict.fromkeys(flags)),
-        "notes": notes,
+        "notes": found.notes,
         "eager_ms": seen["eager_ms"],
         "graph": graph,
         "graph_note": graph_note,
@@ -452,95 +371,6 @@ def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[dict[str, Any]
         if e.client is None or e.ill:
             raise
         return None, f"capture failed: the worker {e}"[:300]
-
-
-def needed_bytes(graph: Any) -> int:
-    """Returns the bytes of inputs and outputs of a captured graph where every element of them is
-    certainly read or written, whatever inputs without structure hold, else 0. A slice, a gather, a
-    mask or a strided window need not read all, nor does a product; a view need not write.
-    """
-    try:
-        nodes = {str(n["name"]): n for n in graph["nodes"]}
-        inputs = {str(i["name"]): i for i in graph["inputs"]}
-        if any(n["many"] or n["op"].split(".")[1] not in NEED_ALL for n in nodes.values()):
-            return 0
-        given = _refs(graph["outputs"])
-        used = {r for n in nodes.values() for r in _refs([n["args"], n["kwargs"]])}
-        if len(set(given)) < len(given) or not set(given) <= set(nodes):
-            return 0
-        if not set(inputs) <= used or not set(nodes) <= used | set(given):
-            return 0
-        if any(0 in i["strides"] for i in inputs.values()):
-            return 0  # some of it is expanded
-        return _bytes([*inputs.values(), *(o for g in given for o in nodes[g]["outputs"])])
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
-        return 0  # there is none, or it is a reference's invention
-
-
-def _refs(tree: Any) -> list[str]:
-    """Returns the names of the tensors in a part of a graph."""
-    if isinstance(tree, dict):
-        own = [str(tree["ref"])] if "ref" in tree else []
-        return own + [r for v in tree.values() for r in _refs(v)]
-    return [r for v in tree for r in _refs(v)] if isinstance(tree, (list, tuple)) else []
-
-
-def _other_draws(
-    reference: ReferenceClient,
-    tree: Any,
-    inputs: list[torch.Tensor],
-    tensors: list[torch.Tensor],
-    mode: str,
-    names: list[str],
-    given: int,
-) -> tuple[list[str], list[str], bool]:
-    """Returns flags and notes on how the output, ``tensors``, depends on the inputs, the first
-    ``given``, and whether these have no structure that a kernel might rely on: zeros in their
-    places need no reading.
-    """
-    flags: list[str] = []
-    notes: list[str] = []
-    _, others = reference.draw(secret_draws.secret())
-    if not _alike(inputs, others):
-        raise Invalid(
-            "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
-            "let only the content of tensors be random",
-        )
-    inputs, others, state = inputs[:given], others[:given], inputs[given:]
-    fresh = [_shaken(a) if torch.equal(a, b) else b for a, b in zip(inputs, others, strict=True)]
-    fresh += state
-    if inputs:
-        other = _in_mode(reference, tree, fresh, mode)
-        if other is not None and (error := reshaped(tensors, other)):
-            raise failed(error)
-        if other is not None and _close(tensors, other):
-            # What is averaged over millions hardly differs from draw to draw.
-            halves = [t / 2 if t.is_floating_point() else t for t in fresh[:given]] + state
-            of_halves = _in_mode(reference, tree, halves, mode)
-            if of_halves is None or _close(other, of_halves):
-                flags.append("ignores_input")
-                notes.append("The output does not depend on the input.")
-            else:
-                notes.append(
-                    "The output is nearly the same in every draw: only inputs of other kinds tell "
-                    "a kernel that ignores them."
-                )
-        if all(torch.equal(a, b) for a, b in zip(inputs, others, strict=True)):
-            notes.append(
-                "get_inputs() returns the same values whatever the seed; "
-                "kernels are checked on those and on maps of them."
-            )
-        for n, a, b in zip(names, inputs, others, strict=True):
-            if not a.is_floating_point() and a.numel() > 1 and torch.equal(a, b):
-                notes.append(
-                    f"Input {n} is the same in every draw, and is not floating, so no other is "
-                    "made of it: a kernel that ignores it is right, and its verdict says so."
-                )
-    return (
-        flags,
-        notes,
-        all(families.unstructured(pair) for pair in zip(inputs, others, strict=True)),
-    )
 
 
 def _double(t: torch.Tensor) -> torch.Tensor:

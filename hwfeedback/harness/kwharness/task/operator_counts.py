@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kwharness.base.torch_modes import uncompiled
-from kwharness.numerics import orders, rounding
+from kwharness.numerics import operator_sets, orders, rounding
 
 # Names that move or make data and compute nothing.
 _SILENT = {
@@ -114,7 +114,7 @@ class Counter(TorchDispatchMode):
         out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         self.lengths.add(orders.length_of(name, args, kwargs))
-        if name in rounding.PRODUCTS_OF_MATRICES:
+        if name in operator_sets.PRODUCTS_OF_MATRICES:
             self.products.add(rounding.terms_of(name, args))
         if func.is_view or name in _SILENT:
             return out

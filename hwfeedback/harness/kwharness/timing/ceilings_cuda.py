@@ -9,6 +9,7 @@ how far the typical one stays below it, which is much where something else used 
 from __future__ import annotations
 
 import ctypes
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -62,35 +63,20 @@ def _measure(index: int) -> dict[str, Any]:
     sms = has["multiprocessors"]
     # As many blocks as stay on the device at once, and a few more of them.
     blocks = [sms * n for n in (2, 4, 8, 16)]
-
-    def number(n: int) -> ctypes.c_longlong:
-        return ctypes.c_longlong(n)
-
-    def best(work: float, launch: Callable[[int], None], shapes: list[int]) -> tuple[float, float]:
-        """Returns the fastest rate over the shapes, and how far its typical pass stays below."""
-        found = []
-        for shape in shapes:
-            launch(shape)
-            took = []
-            for _ in range(PASSES):
-                with driver.timed() as t:
-                    launch(shape)
-                took.append(t[0])
-            found.append((work / min(took), 1 - min(took) / statistics.median(took)))
-        return max(found)
-
+    best = functools.partial(_best, driver)
     vectors = each // 16
     small = max(has["l2_bytes"] // 2, 1 << 20) // 16
     a, b = ctypes.c_uint64(x), ctypes.c_uint64(y)
 
     def copy(block: int) -> None:
-        module.launch("copy", -(-vectors // block), block, [a, b, number(vectors)])
+        module.launch("copy", -(-vectors // block), block, [a, b, ctypes.c_longlong(vectors)])
 
     def stream(grid: int) -> None:
-        module.launch("read", grid, BLOCK, [a, b, number(vectors), ctypes.c_int(1)])
+        module.launch("read", grid, BLOCK, [a, b, ctypes.c_longlong(vectors), ctypes.c_int(1)])
 
     def cached(grid: int) -> None:
-        module.launch("read", grid, BLOCK, [a, b, number(small), ctypes.c_int(L2_PASSES)])
+        args = [a, b, ctypes.c_longlong(small), ctypes.c_int(L2_PASSES)]
+        module.launch("read", grid, BLOCK, args)
 
     def fma(grid: int) -> None:
         turns = ctypes.c_int(FMA_TURNS)
@@ -103,7 +89,6 @@ def _measure(index: int) -> dict[str, Any]:
     cache, s3 = best(16.0 * small * L2_PASSES, cached, blocks)
     grid = sms * 16
     fp32, s4 = best(2.0 * 256 * FMA_TURNS * 256 * grid, fma, [grid])
-
     call_s = _launch_s(driver, module)
     driver.free(x)
     driver.free(y)
@@ -126,6 +111,22 @@ def _measure(index: int) -> dict[str, Any]:
         "name": driver.name(),
         "spread": max(s1, s2, s3, s4, s5),
     }
+
+
+def _best(
+    driver: cuda_driver.Driver, work: float, launch: Callable[[int], None], shapes: list[int]
+) -> tuple[float, float]:
+    """Returns the fastest rate over the shapes, and how far its typical pass stays below."""
+    found = []
+    for shape in shapes:
+        launch(shape)
+        took = []
+        for _ in range(PASSES):
+            with driver.timed() as t:
+                launch(shape)
+            took.append(t[0])
+        found.append((work / min(took), 1 - min(took) / statistics.median(took)))
+    return max(found)
 
 
 def _launch_s(driver: cuda_driver.Driver, module: cuda_driver.Module) -> float:

@@ -14,7 +14,7 @@ from kwharness.machine.device import CPU, Device
 from kwharness.timing import window_base
 
 if TYPE_CHECKING:
-    from kwharness.timing import window_session
+    from kwharness.timing import window
 
 # allocator.cpp's, where it is preloaded.
 PAST_CACHES = hasattr(window_base.libc, "kernelwright_copy_past_caches")
@@ -132,7 +132,7 @@ class Contents:
             raise LookupError("contents without expected outputs")
         return stack(_rows(self._outputs, rows), self.slots.outputs)
 
-    def set_expected(self, window: window_session.Window) -> None:
+    def set_expected(self, window: window.Window) -> None:
         """Keeps the outputs of a window of the eager baseline as what its contents give."""
         for i, r in enumerate(window.rows):
             self._outputs[r].copy_(window.raw[i])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kwharness.base import stats
-from kwharness.timing.window_session import Window
+from kwharness.timing.window import Window
 
 MIN_FRESH = 4  # windows
 COSTS = ("fresh", "alone", "chained")  # of windows: see Sample.like

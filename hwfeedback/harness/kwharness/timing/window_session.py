@@ -65,11 +65,10 @@ import math
 import mmap
 import os
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -78,12 +77,10 @@ from kwharness.base import process_memory
 from kwharness.base.tensors import DTYPES
 from kwharness.machine.device import CPU, Device
 from kwharness.machine.perf_counters import Counters
-from kwharness.process.policy import SandboxError
-from kwharness.timing import input_pool, process_use, window_base, window_worker
+from kwharness.timing import input_pool, process_use, window_base
+from kwharness.timing.stopped import Stopped
+from kwharness.timing.window import Took, Window, durations
 
-STOP_NS = 2_000_000_000  # by then every thread of a process has stopped, and
-PATIENCE_NS = 20_000_000_000  # by then where the machine is so busy that it gets no core to do so
-RUNS = 0.05  # of the time: a process that was told to stop and runs for so long does not mean to
 LOOKS, LOOK_NS = 24, 50_000  # into a window, and between two of them at least
 
 
@@ -171,152 +168,18 @@ class Redrawn(input_pool.Contents):
             self.again_s += time.monotonic() - began
 
 
-@dataclass
-class Window:
-    """What one window gave. Times are nanoseconds; ``raw`` is good until the next window."""
+@dataclass(frozen=True)
+class Options:
+    """How a session's worker is asked."""
 
-    kind: str
-    rows: Sequence[int]
-    walls_ns: list[int]  # of the window, or of each call where they come one by one
-    event_ns: list[int]
-    raw: torch.Tensor
-    slots: window_base.Slots
-    cpu_ns: int = 0
-    waiting_ns: int = 0
-    steal: int = 0
-    alone: bool = False  # each call came alone, with the host's work
-    turns: bool = False  # calls took turns with the referee on a GPU
-    slowed: Sequence[str] = ()  # why the GPU had slowed itself down
-
-    @property
-    def calls(self) -> int:
-        return len(self.event_ns)
-
-    @property
-    def wall_ns(self) -> int:
-        return sum(self.walls_ns)
-
-    @property
-    def event_mean_ns(self) -> float:
-        """A mean: a first call that does the work of all would hide in a median."""
-        return sum(self.event_ns) / len(self.event_ns)
-
-    def outputs(self) -> list[torch.Tensor]:
-        """Returns the outputs as views, each tensor with the call as its first dimension."""
-        return input_pool.stack(self.raw[: self.calls], self.slots.outputs)
-
-    def disturbed(self) -> bool:
-        """Whether others took the cores: waiting over 3 % of the window, or stolen time. Or whether
-        a GPU had slowed itself down.
-
-        What a wake-up by a message may wait for the sender's core is nobody else's doing.
-        """
-        messages = self.calls if self.alone else 1
-        waited = self.waiting_ns > 0.03 * self.wall_ns + messages * process_use.WAKE_NS
-        return waited or self.steal > 0 or bool(self.slowed)
+    evict: Callable[[], None] | None = None  # empties a processor's caches
+    mode: str = ""  # the name of a baseline
+    cold: bool = False  # the memory of outputs is left as the emptied caches leave it
+    timeout_s: float = 60.0  # of an answer
 
 
-class Stopped:
-    """Stops a process, all threads of it, from outside, and has it go on."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def stop(self) -> int:
-        """Returns when no thread of it ran any more. Does nothing for one that is gone.
-
-        Raises CallFailed for one that does not let itself be stopped, SandboxError where it gets no
-        core to stop on.
-        """
-        began = window_base.now_ns()
-        end = began + STOP_NS
-        ran: int | None = None  # until who stands at once is known not to
-        while True:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGSTOP)
-            for _ in range(100):
-                if self._stands():
-                    return window_base.now_ns()
-                time.sleep(window_worker.PAUSE_S)  # a thread may need this core to be stopped on
-            now = window_base.now_ns()
-            if ran is None:
-                began, ran, end = now, self._ran_ns(), now + STOP_NS
-            if now < end:
-                continue
-            runs = self._ran_ns() - ran > RUNS * (now - began)
-            if not runs and now < began + PATIENCE_NS:
-                end = now + STOP_NS
-                continue
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            if runs:
-                raise _ran_on("it does not let itself be stopped")
-            seconds = (now - began) / 1e9
-            raise SandboxError(f"a process did not stop in {seconds:.0f} s, nor did it run")
-
-    def _ran_ns(self) -> int:
-        """Returns for how long its threads have run."""
-        return sum(u.cpu_ns for u in process_use.usage([self.pid]).values())
-
-    def _stands(self) -> bool:
-        folder = f"/proc/{self.pid}/task"
-        try:
-            for thread in os.listdir(folder):
-                fd = os.open(f"{folder}/{thread}/stat", os.O_RDONLY)
-                try:
-                    state = os.read(fd, 512).rpartition(b")")[2][1:2]
-                finally:
-                    os.close(fd)
-                if state not in b"TtZXx":
-                    return False
-        except (FileNotFoundError, ProcessLookupError):
-            return not os.path.exists(folder)  # a thread has just ended: look again
-        return True
-
-    def gone(self) -> bool:
-        """Whether it has ended."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as f:
-                return f.read().rpartition(b")")[2][1:2] in b"ZX"
-        except OSError:
-            return True
-
-    def check(self) -> None:
-        """Raises CallFailed where it has not stayed stopped: who was woken stays awake."""
-        if not self._stands():
-            raise _ran_on("its threads run")
-
-    def go_on(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)
-
-
-@dataclass
-class Took:
-    """What a group of calls has used. Times are nanoseconds."""
-
-    ns: int = 0
-    event_ns: list[int] = field(default_factory=list)
-    cpu_ns: int = 0
-    waiting_ns: int = 0
-    steal: int = 0
-    alone: bool = False
-    turns: bool = False
-
-    def add(self, other: Took) -> None:
-        self.ns += other.ns
-        self.event_ns.extend(other.event_ns)
-        self.cpu_ns += other.cpu_ns
-        self.waiting_ns += other.waiting_ns
-        self.steal += other.steal
-        self.alone = self.alone or other.alone
-        self.turns = not self.alone
-
-
-def _ran_on(how: str) -> window_base.CallFailed:
-    return window_base.CallFailed(
-        {"type": window_base.RAN_ON, "message": f"while the clock stands still {how}"}
-    )
+DEFAULT = Options()
+_random = random.SystemRandom()
 
 
 class Session:
@@ -334,27 +197,17 @@ class Session:
         worker: TimedWorker,
         contents: input_pool.Contents,
         capacity: int,
-        *,
-        evict: Callable[[], None] | None = None,
-        mode: str = "",
-        cold: bool = False,
-        timeout_s: float = 60.0,
+        options: Options = DEFAULT,
     ) -> None:
-        """``capacity`` is the largest K. Raises CallFailed, or what the channel raises.
-
-        ``cold``: whether the memory of outputs is left as the emptied caches leave it.
-        """
+        """``capacity`` is the largest K. Raises CallFailed, or what the channel raises."""
         self.worker = worker
         self.contents = contents
         self.capacity = capacity
-        self.timeout_s = timeout_s
+        self.options = options
         # Of the monotonic clock, less ``again_s`` of the contents: no answer may take longer.
         self.until = math.inf
-        self._evict = evict
-        self._mode = mode
         self._windows = 0
         self._call_ns = math.inf  # of the quickest window so far
-        self._random = random.SystemRandom()
         self._pids: list[int] = []
         self._stopped = Stopped(worker.pid)
         # A GPU's memory is no process'.
@@ -367,8 +220,8 @@ class Session:
             "outputs": slots.outputs,
             "out_slot": slots.out_slot,
             "slots": capacity,
-            "mode": mode,
-            "cold": cold,
+            "mode": options.mode,
+            "cold": options.cold,
         }
         more, fds = self._share()
         try:
@@ -394,8 +247,8 @@ class Session:
         if len(group) > 1 or not self._fetches:
             ctypes.memset(self._out.at, 0xFF, len(group) * self.contents.slots.out_slot)
         self.contents.write(group, self._in.at)
-        if not input_pool.PAST_CACHES and self._evict is not None:
-            self._evict()
+        if not input_pool.PAST_CACHES and self.options.evict is not None:
+            self.options.evict()
 
     def _wakes(self, kind: str) -> bool:
         """Whether the worker is woken before a window of this kind, outside of its time."""
@@ -448,7 +301,7 @@ class Session:
         known_ns = self._call_ns if math.isfinite(self._call_ns) else 0.0
         between_s = max(known_ns * calls / LOOKS, LOOK_NS) / 1e9
         for _ in range(2 * LOOKS):
-            time.sleep(self._random.expovariate(1.0 / between_s))
+            time.sleep(_random.expovariate(1.0 / between_s))
             if self.worker.channel.pending() or time.monotonic() > self._end_s():
                 return
             self._stopped.stop()
@@ -461,7 +314,7 @@ class Session:
 
     def _answer(self) -> dict[str, Any]:
         left = max(round(self._end_s() - time.monotonic(), 1), 0.1)
-        msg, fds = self.worker.channel.recv(min(self.timeout_s, left))
+        msg, fds = self.worker.channel.recv(min(self.options.timeout_s, left))
         for fd in fds:
             os.close(fd)
         if not msg.get("ok"):
@@ -489,8 +342,8 @@ class Session:
             raise ValueError(f"a window of {n} calls in a session for {self.capacity}")
         groups = [[r] for r in rows] if kind == "chained" else [rows]
         self._stopped.stop()
-        if self._evict is not None:
-            self._evict()
+        if self.options.evict is not None:
+            self.options.evict()
         if self._windows % self._looks == 0:  # looking through /proc takes milliseconds
             self._pids = process_use.tree(self.worker.pid)
         self._windows += 1
@@ -594,14 +447,3 @@ class _Shared:
             os.close(self.fd)
             raise
         self.at = ctypes.addressof(ctypes.c_byte.from_buffer(self._map))
-
-
-def durations(value: object, n: int) -> list[int]:
-    """Returns what a worker claims that its calls took. Fails the call if it is nonsense."""
-    if isinstance(value, list) and len(value) == n:
-        durations = [v for v in value if type(v) is int and 0 <= v < 1 << 62]
-        if len(durations) == n:
-            return durations
-    raise window_base.CallFailed(
-        {"type": "ValueError", "message": "the worker's event times are malformed"}
-    )

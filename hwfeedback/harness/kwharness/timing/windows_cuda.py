@@ -45,367 +45,39 @@ from __future__ import annotations
 import base64
 import ctypes
 import functools
-import gc
 import math
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import Any
 
 import torch
 
-from kwharness.attribution import trace
 from kwharness.base.stats import median
-from kwharness.base.tensors import DTYPES, Layout
-from kwharness.machine import cuda_driver, nvml
+from kwharness.base.tensors import DTYPES
+from kwharness.machine import nvml
 from kwharness.machine.device import Gpu, GpuBlock, gpu
-from kwharness.model.state import Carrier
-from kwharness.timing import ceilings_cuda
+from kwharness.timing.gpu_flush import Flush, image
+from kwharness.timing.gpu_worker import DONE, FLAGS, GO, whole
 from kwharness.timing.input_pool import row_views
-from kwharness.timing.window_base import (
-    GPU_BUSY,
-    MALFORMED,
-    CallFailed,
-    Forward,
-    Link,
-    barred,
-    check_outputs,
-)
-from kwharness.timing.window_base import now_ns as _now
+from kwharness.timing.window import Took, durations
+from kwharness.timing.window_base import GPU_BUSY, MALFORMED, CallFailed, now_ns
 from kwharness.timing.window_session import Session
-from kwharness.timing.window_session import Took as _Took
-from kwharness.timing.window_session import durations as _durations
-from kwharness.timing.window_worker import Ready as _Ready
-from kwharness.timing.window_worker import returned
 
 BUSY_NS = 1_000_000  # a kernel that does nothing takes less, unless another context's is there
 SPINS_NS = 250_000  # a part of another's slice, and more than a look takes
 LOOKS = 20  # at a GPU that seems to be busy
 REST_S = 0.1  # by then a GPU has done with what a process left that has ended
 STRANGER_S = 1.0  # for so long one looks for work of others
-PAIRS = 64  # of events around nothing, which take less than this:
-NOTHING_NS = 20_000
-COPY_NS = 1_000  # what is less is no copy
 AHEAD_S = 0.1  # for so long a worker may ask for the calls of a window
 ASKED = 800  # operations that the driver takes without waiting
 STILL_S = 1.0  # for so long at least a window's turns may take without the worker's host
 TURN_S = 10.0  # and the GPU may stand between the worker's answer and its last turn
-FLAGS = 4096  # bytes at the end of the outputs' block: whose turn it is
 SLICE_BYTES = 1 << 29  # that a GPU writes within a slice of time
 READS, SETTLED, SETTLE_S = 8, 1.05, 0.25  # how its memory is seen to be at rest
 ROOM = 64 << 20  # in it for what a forward allocates besides
-_GO, _DONE = 0, 64  # bytes from there
-READ_BLOCK = 512
-BACKLOG = 5_000_000  # cycles that a GPU waits before a traced forward: some milliseconds
-
-
-@functools.cache
-def image() -> bytes:
-    """Returns the kernel that reads, for the GPU of this process."""
-    has = gpu().driver.attributes()
-    return ceilings_cuda.compile_for(has["major"], has["minor"])
-
-
-class _Flush:
-    """Has the GPU read twice its L2, on the default stream."""
-
-    def __init__(self, device: Gpu, code: bytes) -> None:
-        has = device.driver.attributes()
-        size = max(2 * has["l2_bytes"], 1 << 22) // 16 * 16
-        self._block = torch.ones(size, dtype=torch.uint8, device=device.torch)
-        self._sink = torch.zeros(4, device=device.torch)
-        self._module = device.driver.module(code)
-        self._grid = 2 * has["multiprocessors"]
-        self._args: list[Any] = [
-            ctypes.c_uint64(self._block.data_ptr()),
-            ctypes.c_uint64(self._sink.data_ptr()),
-            ctypes.c_longlong(size // 16),
-            ctypes.c_int(1),
-        ]
-
-    def __call__(self) -> None:
-        self._module.launch("read", self._grid, READ_BLOCK, self._args)
-
-
-class TraceClock(trace.Clock):
-    """Tells the time of the GPU, by events: what a pair around nothing shows is taken off."""
-
-    around_s = 0.0
-
-    def __init__(self) -> None:
-        self.begin()
-        start, end = self.mark(), self.mark()
-        self.wait()
-        self._own = end.seconds_since(start)
-
-    def mark(self) -> cuda_driver.Event:
-        event = gpu().driver.event()
-        event.record()
-        return event
-
-    def between(self, start: cuda_driver.Event, end: cuda_driver.Event) -> float:
-        return max(end.seconds_since(start) - self._own, 0.0)
-
-    def wait(self) -> None:
-        gpu().synchronize()
-
-    def begin(self) -> None:
-        """Keeps the GPU busy for as long as the host needs to ask for a forward: what an event
-        shows is then the GPU's time, and not the host's.
-        """
-        torch.cuda._sleep(BACKLOG)
-
-    def working(
-        self, forward: Callable[[], Any], hidden: list[tuple[list[str], float]]
-    ) -> list[tuple[list[str], float]]:
-        """What PyTorch's profiler shows of the kernels that each operator launched."""
-        from torch.profiler import ProfilerActivity, profile
-
-        both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-        with profile(activities=both, experimental_config=trace.everywhere()) as seen:
-            forward()
-            self.wait()
-        took: dict[str, list[float]] = {}
-        for e in seen.events() or ():
-            took.setdefault(e.name.partition("::")[2], []).append(e.device_time_total / 1e6)
-        if not any(t for times in took.values() for t in times):
-            return hidden  # it may not look at this GPU: the host's time is all there is
-        mean = {n: sum(times) / len(times) for n, times in took.items()}
-        return [(names, mean.get(names[0], 0.0)) for names, _ in hidden]
-
-
-class _Pool:
-    """Where torch allocates within a window: in the block that the referee has mapped."""
-
-    _held: ClassVar[list[GpuBlock]] = []  # in which a candidate keeps something
-
-    def __init__(self, device: Gpu, block: GpuBlock, room: torch.Tensor) -> None:
-        self._block, self._pool, self._libc = block, None, ctypes.CDLL(None)
-        if not room.numel() or not hasattr(self._libc, "kernelwright_pool"):
-            return
-        functions = device.driver.functions("cuMemAlloc_v2", "cuMemFree_v2")
-        size = ctypes.c_size_t(room.numel())
-        self._libc.kernelwright_pool(ctypes.c_void_p(room.data_ptr()), size, *functions)
-        take, give_back = (
-            ctypes.cast(getattr(self._libc, f"kernelwright_pool_{name}"), ctypes.c_void_p).value
-            for name in ("take", "give_back")
-        )
-        self._allocator = torch._C._cuda_customAllocator(take, give_back)
-        self._pool = torch.cuda.MemPool(self._allocator)
-
-    @property
-    def there(self) -> bool:
-        """Whether there is one: it takes a library of ours, for which there may be no compiler."""
-        return self._pool is not None
-
-    def used(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
-
-    def in_use(self) -> list[range]:
-        """Returns what of it somebody has."""
-        if self._pool is None:
-            return []
-        blocks = (
-            (int(segment["address"]), segment["blocks"])
-            for segment in torch.cuda.memory_snapshot(self._pool.id)
-        )
-        found: list[range] = []
-        for at, parts in blocks:
-            for part in parts:
-                if part["state"] != "inactive":
-                    found.append(range(at, at + int(part["size"])))
-                at += int(part["size"])
-        return found
-
-    def close(self) -> None:
-        """Closes the block, unless something lies in it that somebody still has."""
-        if self._pool is not None:
-            self._pool = None
-            torch.cuda.empty_cache()
-            lent = self._libc.kernelwright_pool_lent
-            lent.restype = ctypes.c_size_t
-            if lent():
-                self._held.append(self._block)
-                return
-        self._block.close()
-
-
-class OnGpu:
-    """The worker's side of a session."""
-
-    def __init__(
-        self, channel: Link, msg: dict[str, Any], fds: list[int], carrier: Carrier | None = None
-    ) -> None:
-        self._channel = channel
-        self._carrier = carrier
-        self._device = gpu()
-        rows = int(msg["slots"])
-        in_slot, out_slot = int(msg["in_slot"]), int(msg["out_slot"])
-        self._outputs: Layout = msg["outputs"]
-        self._block = self._device.received(fds.pop(0), int(msg["out_bytes"]))
-        self._in = self._device.received(fds.pop(0), max(rows * in_slot, 1))
-        out, given = self._block.bytes(), self._in.bytes()
-        self._base = out.data_ptr()
-        self._flags = self._base + out.numel() - FLAGS
-        block = range(given.data_ptr(), given.data_ptr() + given.numel())
-        self._apart = barred(msg, block)
-        self._views = [
-            row_views(out[r * out_slot : (r + 1) * out_slot], self._outputs) for r in range(rows)
-        ]
-        room = out[_whole(rows * out_slot) : out.numel() - FLAGS]
-        self._room = range(room.data_ptr(), room.data_ptr() + room.numel())
-        self._pool = _Pool(self._device, self._block, room)
-        self._rows = [
-            row_views(given[r * in_slot : (r + 1) * in_slot], msg["inputs"]) for r in range(rows)
-        ]
-        if carrier is not None:
-            carrier.prepare(self._rows[0])  # what it needs lies in no window's memory
-        driver = self._device.driver
-        self._flush = _Flush(self._device, base64.b64decode(msg["image"]))
-        self._pairs = [(driver.event(), driver.event()) for _ in range(max(rows, PAIRS))]
-        self._copies = [(driver.event(), driver.event()) for _ in range(rows)]
-        self._lasting: list[range] = []  # of the room, what was in use before a window
-        self._ready = _Ready(channel)
-        self.fetched = self._pool.there
-        self._kept: list[Sequence[torch.Tensor]] = []  # the outputs of a window's calls
-        self._own = self._around_nothing()
-
-    def _around_nothing(self) -> float:
-        """Returns what a pair of events around nothing takes, nanoseconds.
-
-        While another context ends, both may lie milliseconds apart: it is looked at again.
-        """
-        least = math.inf
-        for i in range(LOOKS):
-            for start, end in self._pairs[:PAIRS]:
-                self._flush()  # the host is ahead of it
-                start.record()
-                end.record()
-            took = 1e9 * median([e.seconds_since(s) for s, e in self._pairs[:PAIRS]])
-            if i:  # the first warms up
-                least = min(least, took)
-            if least < NOTHING_NS:
-                break
-        return least
-
-    def ready(self) -> None:
-        """Has the GPU's clock up and this process awake."""
-        self._kept.clear()
-        self._device.driver.give_up_persisting()
-        for _ in range(4):
-            self._flush()
-        self._device.synchronize()
-
-    def wait(self) -> None:
-        self._ready.wait()
-
-    def identity(self) -> Forward:
-        """Returns a forward that allocates its outputs, and has the GPU do nothing."""
-        views = self._views[0][: returned(self._outputs, self._carrier)]
-        return lambda _: [torch.empty_like(v) for v in views]
-
-    def calls(self, n: int, forward: Forward, request: dict[str, Any]) -> dict[str, Any]:
-        """Calls it with the first n rows. Returns what each took, ``event``, nanoseconds.
-
-        ``turn``: the calls wait for their turns, from this one on. When all were asked for the
-        referee is told where their outputs lie in the block: ``at``.
-        """
-        turn = int(request.get("turn", 0))
-        if turn:
-            self._kept.clear()  # those of earlier turns have been fetched
-            self._lasting = self._pool.in_use()
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.no_grad(), self._pool.used() if turn else nullcontext():
-                at = [self._call(i, forward, turn and turn + i) for i in range(n)]
-            if turn:
-                # No call has had its turn yet. Should a driver wait for them here, the referee lets
-                # them go, and they come one by one.
-                self._device.driver.give_up_persisting()
-                self._channel.send({"ok": True, "at": at})
-            self._device.synchronize()
-            self._device.driver.give_up_persisting()
-        finally:
-            if collecting:
-                gc.enable()
-        took = [end.seconds_since(start) for start, end in self._pairs[:n]]
-        copies = [end.seconds_since(start) for start, end in self._copies[:n]] if turn else []
-        copied = [int(1e9 * t - self._own) for t in copies]
-        return {
-            "event": [max(int(1e9 * t - self._own), 0) for t in took],
-            "copied": [t if t > COPY_NS else 0 for t in copied],
-        }
-
-    def _call(self, i: int, forward: Forward, turn: int) -> list[int]:
-        """Returns where in the block the outputs lie."""
-        driver = self._device.driver
-        start, end = self._pairs[i]
-        given = list(self._rows[i])
-        if turn:
-            driver.await_word(self._flags + _GO, turn)
-        else:
-            self._device.synchronize()
-        start.record()
-        if self._carrier is not None:
-            given = self._carrier.prepare(given)
-        outputs: Sequence[torch.Tensor] = forward(given)
-        if not all(t.is_contiguous() for t in outputs):
-            outputs = [t.contiguous() for t in outputs]
-        after = [] if self._carrier is None else self._carrier.collect(given)
-        end.record()
-        check_outputs([*outputs, *after], self._views[i], self._apart)
-        at: list[int] = []
-        begin, copied = self._copies[i]
-        if turn:
-            begin.record()
-        for view, got in zip(self._views[i], outputs, strict=False):
-            if not got.numel():
-                at.append(0)
-            elif turn and self._fetched_from(got):
-                at.append(got.data_ptr() - self._base)
-            else:
-                view.copy_(got)
-                at.append(view.data_ptr() - self._base)
-        if turn:
-            copied.record()
-            self._kept.append(outputs)
-        for view, got in zip(self._views[i][len(outputs) :], after, strict=True):
-            view.copy_(got)  # from the same place in every process: no part of what is compared
-            at.append(view.data_ptr() - self._base if got.numel() else 0)
-        if turn:
-            driver.write_word(self._flags + _DONE, turn)
-        return at
-
-    def _fetched_from(self, got: torch.Tensor) -> bool:
-        """Whether the referee may take an output from where it lies: made by this call, and not
-        kept from an earlier window, since what lies there is wiped out before the clock starts.
-        """
-        at = got.data_ptr()
-        return (
-            at in self._room
-            and not got.is_conj()
-            and not got.is_neg()
-            and not any(at in block for block in self._lasting)
-        )
-
-    def close(self) -> int:
-        self._kept.clear()
-        self._views, self._rows = [], []
-        for start, end in (*self._pairs, *self._copies):
-            start.destroy()
-            end.destroy()
-        self._pool.close()
-        self._in.close()
-        self._device.release()
-        return torch.cuda.memory_reserved()
-
-
-def _whole(n: int) -> int:
-    """Returns n, rounded up to where torch's allocator may begin."""
-    return -(-n // 512) * 512
 
 
 class _NotAhead(Exception):
@@ -429,7 +101,7 @@ class _Turns:
 
     def __init__(self, device: Gpu) -> None:
         driver = device.driver
-        self.flush = _Flush(device, image())
+        self.flush = Flush(device, image())
         self.trifle = torch.zeros(1, device=device.torch)
         self.begun, self.over = driver.event(), driver.event()
         self.aside = driver.stream()
@@ -475,10 +147,10 @@ def _turns() -> _Turns:
 
 def _trifle_ns() -> int:
     """Returns what a kernel that does nothing takes."""
-    start = _now()
+    start = now_ns()
     _turns().trifle.add_(1.0)
     gpu().synchronize()
-    return _now() - start
+    return now_ns() - start
 
 
 def at_work() -> bool:
@@ -508,7 +180,7 @@ def _at_work(how: str) -> CallFailed:
 
 
 class GpuSession(Session):
-    """The referee's side."""
+    """The referee's side of windows on a GPU; gpu_worker.py has the worker's."""
 
     _looks = 16
     _out: torch.Tensor
@@ -523,8 +195,8 @@ class GpuSession(Session):
         room = min(2 * (rows * slots.out_slot + slots.bytes) + ROOM, max(free // 8, wanted))
         if room > free // 3:
             room = ROOM
-        size = _whole(rows * slots.out_slot) + _whole(room) + FLAGS
-        self._trust = bool(self._mode)  # a baseline's events are believed
+        size = whole(rows * slots.out_slot) + whole(room) + FLAGS
+        self._trust = bool(self.options.mode)  # a baseline's events are believed
         self._turns = _turns()
         self._flush = self._turns.flush
         self._most = ASKED // (4 + len(slots.outputs))
@@ -581,7 +253,7 @@ class GpuSession(Session):
         slot = self.contents.slots.out_slot
         self._private[first : first + n].view(-1).copy_(self._out[: n * slot])
         gpu().synchronize()
-        end = _now()
+        end = now_ns()
         self._stopped.stop()
         return end
 
@@ -604,13 +276,13 @@ class GpuSession(Session):
         first: int,
         call: dict[str, Any],
         look: Callable[[], None] | None = None,
-    ) -> _Took:
+    ) -> Took:
         # A first call makes what later ones find: it may wait for the GPU.
         if call["alone"] or self._windows == 1:
             took = super()._timed(group, first, call, look)
             self._call_ns = took.ns // len(group)
             return took
-        took = _Took()
+        took = Took()
         left = group
         while left:
             ahead = self._most if self.ahead is None else min(self.ahead, self._most)
@@ -634,7 +306,7 @@ class GpuSession(Session):
         self._call_ns = took.ns // len(group)
         return took
 
-    def _in_turns(self, group: Sequence[int], first: int, call: dict[str, Any]) -> _Took:
+    def _in_turns(self, group: Sequence[int], first: int, call: dict[str, Any]) -> Took:
         driver, turns, n = gpu().driver, self._turns, len(group)
         slot = self.contents.slots.in_slot
         # One that is drawn again is there before anything waits in the referee's stream.
@@ -664,15 +336,15 @@ class GpuSession(Session):
             for i, content in enumerate(contents):
                 self._in[i * slot : (i + 1) * slot].copy_(content)
                 self._flush()
-                driver.write_word(self._flags + _GO, turn + i)
-                driver.await_word(self._flags + _DONE, turn + i)
+                driver.write_word(self._flags + GO, turn + i)
+                driver.await_word(self._flags + DONE, turn + i)
                 for place, to in zip(places[i], self._into[first + i], strict=True):
                     to.view(-1).view(torch.uint8).copy_(place)
             turns.over.record()
             turns.open(turn)
             still, answer = self._until_over(n)
             # The GPU's own clock, in this process: the host's may be late on a busy machine.
-            took = _Took(round(1e9 * turns.over.seconds_since(turns.begun)), turns=True)
+            took = Took(round(1e9 * turns.over.seconds_since(turns.begun)), turns=True)
         except BaseException as e:
             if not isinstance(e, _NotAhead):
                 self._release(turn + n - 1)
@@ -684,8 +356,8 @@ class GpuSession(Session):
         self._stopped.check()
         if not still:
             raise _NotAhead(most=0)
-        took.event_ns = _durations(answer.get("event"), n)
-        copied = _durations(answer.get("copied"), n)
+        took.event_ns = durations(answer.get("event"), n)
+        copied = durations(answer.get("copied"), n)
         if self._trust and self._fetched:  # so others need not copy: what it does is no cost of its
             took.ns = max(took.ns - sum(copied), 0)
         else:  # what it copies, because the referee cannot see it, takes its time
@@ -702,7 +374,7 @@ class GpuSession(Session):
         turns.over.record()
         end = time.monotonic() + TURN_S
         while not turns.over.over() and time.monotonic() < end:
-            for at in (_GO, _DONE):
+            for at in (GO, DONE):
                 driver.write_word(self._flags + at, last, turns.aside)
             time.sleep(1e-3)
 
@@ -735,7 +407,7 @@ class GpuSession(Session):
         # Contents that it has met: what an index is must be one.
         self._write([0] * n)
         gpu().synchronize()
-        gpu().driver.write_word(self._flags + _GO, turn + n - 1, self._turns.aside)
+        gpu().driver.write_word(self._flags + GO, turn + n - 1, self._turns.aside)
         self._stopped.go_on()
         for _ in range(1 if asked else 2):
             self._answer()
@@ -756,7 +428,7 @@ class GpuSession(Session):
                 continue
             now = time.monotonic()
             if still and now - begun > patience_s:  # its GPU may need its host, or has failed
-                still, by = False, min(self._end_s(), now + self.timeout_s)
+                still, by = False, min(self._end_s(), now + self.options.timeout_s)
                 self._stopped.go_on()
             if still:
                 continue

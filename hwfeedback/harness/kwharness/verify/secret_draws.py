@@ -35,6 +35,7 @@ ROOM_TO_CALL = 2
 # Where so many times what a call has are free, blocks can stay for the next call, and where so many
 # are, still stay: what comes and goes takes tens of ms, and longer while other GPUs' does the same.
 ROOMY = 8, 4
+SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 Fresh = Callable[[], CandidateClient]
 

@@ -11,9 +11,17 @@ import tempfile
 from typing import Any
 
 from kwharness.base.protocol import Channel
-from kwharness.build import artifacts, compilers, forbidden, sass, source, torch_extension
+from kwharness.build import (
+    artifacts,
+    compilers,
+    cuda_toolkit,
+    forbidden,
+    sass,
+    source,
+    torch_extension,
+)
 from kwharness.export import inline_loader
-from kwharness.standalone import interpreter
+from kwharness.standalone import looks
 from kwharness.torch_compile import inductor
 from kwharness.workers import candidate as worker_candidate
 from kwharness.workers import serving
@@ -58,7 +66,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
                 found.append(sass.facts(f.read()))
         return {"kernels": found}
 
-    alone = interpreter.Server()
+    alone = looks.Server()
     ops = {
         "parse": parse,
         "export": lambda msg, _: {
@@ -101,7 +109,7 @@ def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
     request = msg["request"]
     with tempfile.TemporaryDirectory() as folder:
         if request["kind"] == "header":
-            more = compilers.cuda_includes() if request["cuda"] else ()
+            more = cuda_toolkit.cuda_includes() if request["cuda"] else ()
             built = compilers.compile_header(request["flags"], light, folder, more)
             report: dict[str, Any] = {"object": built}
         elif request["kind"] == "helper":

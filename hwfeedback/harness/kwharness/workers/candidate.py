@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-import kernelwright
 from kwharness.attribution import trace
 from kwharness.base import trees
 from kwharness.base.protocol import Channel
@@ -30,10 +28,11 @@ from kwharness.machine import device as devices
 from kwharness.machine.device import Device
 from kwharness.model import construction, state
 from kwharness.model.state import Carried, Carrier
-from kwharness.timing import window_worker, windows_cuda
+from kwharness.timing import gpu_trace_clock, gpu_worker, window_worker
 from kwharness.torch_compile import inductor, program_answers, triton_cache
 from kwharness.workers import serving
 from kwharness.workers.serving import Blocks, StageError, specs_of
+from kwharness.workers.stand_in_compiler import stand_in_for_the_compiler
 
 FILENAME = "candidate.py"
 POISONED = 1 << 30  # bytes of a GPU's memory that are no zeros when a forward begins
@@ -89,7 +88,7 @@ class Candidate:
             for fd in kernels:
                 triton_cache.unpack(fd, forbids=msg.get("forbids") is True)
         if not msg.get("stand_in"):
-            _stand_in_for_the_compiler(objects)
+            stand_in_for_the_compiler(objects)
         if self._compiles:
             program_answers.note()
         self._forbids = msg.get("forbids") is True
@@ -272,7 +271,7 @@ class Candidate:
         from kwharness.build import artifacts
 
         inputs = self.blocks.views("in", msg["layout"])
-        clock = windows_cuda.TraceClock() if self.device.kind == "cuda" else None
+        clock = gpu_trace_clock.TraceClock() if self.device.kind == "cuda" else None
 
         def forward() -> None:
             for t in self._call(msg["tree"], inputs)[1]:
@@ -346,7 +345,7 @@ class Candidate:
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         forward = window_worker.forward_of(self.model, self.window_tree, self.output_tree)
-        side = windows_cuda.OnGpu if self.device.kind == "cuda" else window_worker.Host
+        side = gpu_worker.OnGpu if self.device.kind == "cuda" else window_worker.Host
         msg = msg | {"aliases": self.aliases}
         window_worker.serve(self.channel, msg, fds, forward, side, self.carrier())
         fds.clear()  # serve closed them
@@ -422,64 +421,6 @@ def _flags() -> dict[str, Any]:
         "matmul_precision": precision,
         "threads": torch.get_num_threads(),
     }
-
-
-def _stand_in_for_the_compiler(objects: Any) -> None:
-    """The loader in an exported file runs the compiler, which this sandbox forbids: give it what
-    the builder made, or makes, of the same source (``objects`` is artifacts.Objects).
-    """
-    from kwharness.build import artifacts
-
-    real = subprocess.run
-
-    def run(command: list[str], **more: Any) -> Any:
-        asked = _asked_for(command, more)
-        if asked is None:
-            return real(command, **more)  # another program's: Triton starts some
-        source, flags, language = asked
-        try:
-            request = artifacts.native_request(source, flags, artifacts.NATIVE, language)
-            found = objects.path(request)
-        except artifacts.BuildFailed as e:
-            return subprocess.CompletedProcess(command, 1, "", str(e))
-        os.symlink(found, os.path.join(more["cwd"], "built.so"))
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    subprocess.run = run  # type: ignore[assignment]
-
-
-def _asked_for(command: Any, more: dict[str, Any]) -> tuple[str, list[str], str] | None:
-    """Returns what the loader of an exported file would have compiled by this call of
-    ``subprocess.run``: source, flags, language. None for any other call: what the builder makes is
-    what this command makes wherever the file is used.
-    """
-    words = command if isinstance(command, list) else []
-    language = next((k for k, n in kernelwright.FILES.items() if n in words), "")
-    if not language or more.keys() != {"cwd", "env", "capture_output", "text"}:
-        return None
-    at = command.index(kernelwright.FILES[language])
-    ours: tuple[str, ...] = kernelwright.FLAGS
-    if language == "cuda":
-        ours = kernelwright.CUBIN_FLAGS if "-cubin" in command else kernelwright.CUDA_FLAGS
-        ours = (*ours, kernelwright._gencode())
-    launched = "-cubin" in ours
-    with open(os.path.join(more["cwd"], command[at]), encoding="utf-8") as f:
-        source = f.read()
-    flags = tuple(command[len(ours) + 1 : at])
-    linked: list[str] = []
-    if language == "cuda":
-        if not launched:
-            source = source.removesuffix(kernelwright._CUDA_TAIL)
-            linked = kernelwright._cuda_runtime()
-        if kernelwright.cutlass_header(source):  # its headers are not here
-            flags = flags[len(kernelwright.CUTLASS_FLAGS) :]
-    exact = (
-        tuple(command[1 : len(ours) + 1]) == ours
-        and flags == kernelwright._of_this_machine(flags, language)
-        and command[at + 1 :] == [*linked, "-o", "built.so"]
-        and more["env"] == {**os.environ, **kernelwright.FIXED}
-    )
-    return (source, list(flags), language) if exact else None
 
 
 OPERATIONS = (

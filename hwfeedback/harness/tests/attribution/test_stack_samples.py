@@ -19,7 +19,7 @@ import waiting
 from kwharness.attribution import stack_samples
 from kwharness.attribution.stack_samples import Sampler, Seen
 from kwharness.base import stats
-from kwharness.timing.window_session import Stopped
+from kwharness.timing.stopped import Stopped
 
 
 @contextmanager

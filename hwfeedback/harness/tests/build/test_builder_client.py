@@ -11,7 +11,15 @@ import pytest
 import torch
 from test_cuda_driver import in_a_process
 
-from kwharness.build import artifacts, builder_client, compilers, object_cache
+from kwharness.build import (
+    artifacts,
+    build_process,
+    builder_client,
+    compilers,
+    diagnostics,
+    object_cache,
+    reaches,
+)
 from kwharness.machine import toolchain
 from kwharness.torch_compile import inductor
 
@@ -175,7 +183,7 @@ def test_compiler_errors_have_the_candidates_lines(server, tmp_path):
     ],
 )  # fmt: skip
 def test_faults_are_statuses(server, tmp_path, monkeypatch, text, status, words):
-    monkeypatch.setattr(builder_client, "IMPORT_TIMEOUT", 2.0)
+    monkeypatch.setattr(build_process, "IMPORT_TIMEOUT", 2.0)
     built = build(server, text, tmp_path, forbids=True)
     assert built["status"] == status, built
     assert words in built["reason"]
@@ -300,7 +308,7 @@ ptxas info    : Used 8 registers, used 0 barriers
 
 
 def test_what_ptxas_says() -> None:
-    first, second = compilers.resources(PTXAS)
+    first, second = diagnostics.resources(PTXAS)
     assert first == {
         "name": "_Z4rowsPKfPfi",
         "arch": "sm_90a",
@@ -311,7 +319,7 @@ def test_what_ptxas_says() -> None:
         "spill_load_bytes": 16,
     }
     assert (second["name"], second["registers"], second["shared_bytes"]) == ("small", 8, 0)
-    assert compilers.resources("Used 9 registers") == []
+    assert diagnostics.resources("Used 9 registers") == []
 
 
 LARGE = """
@@ -370,24 +378,24 @@ def test_what_the_ptxas_of_nvrtc_refuses_is_named(monkeypatch, tmp_path, source,
 
 @pytest.mark.timeout(120)  # an expression that backtracks would take for ever
 def test_what_ptxas_reports_is_no_error() -> None:
-    assert compilers.errors(PTXAS) == [] and compilers.last_words(PTXAS) == ""
-    assert compilers.last_words(PTXAS + "something broke\n") == "something broke"
+    assert diagnostics.errors(PTXAS) == [] and diagnostics.last_words(PTXAS) == ""
+    assert diagnostics.last_words(PTXAS + "something broke\n") == "something broke"
     for line, says in (
         ("ptxas fatal   : Unresolved extern function 'f'", "Unresolved extern function 'f'"),
         ("nvcc fatal   : Unsupported gpu architecture 'x'", "Unsupported gpu architecture 'x'"),
         ("ptxas application ptx input, line 28; error   : Not a name", "Not a name"),
         ("nvlink error   : Undefined reference to 'f' in 'x'", "Undefined reference to 'f' in 'x'"),
     ):
-        assert compilers.errors(PTXAS + line) == [(0, 0, says)]
+        assert diagnostics.errors(PTXAS + line) == [(0, 0, says)]
     long = "ptxas " + " " * 5000 + ", line 1" * 100_000
-    assert compilers.errors(long) == []
+    assert diagnostics.errors(long) == []
 
 
 def test_errors_of_nvcc() -> None:
     log = 'source0.cu(20): error: identifier "q" is undefined\n1 error detected\n'
     full = "ld: final link failed: No space left on device\ncollect2: error: ld returned 1"
-    assert "the object is too large" in compilers.errors(full)[0][2]
-    assert compilers.errors(log) == [(0, 20, 'identifier "q" is undefined')]
+    assert "the object is too large" in diagnostics.errors(full)[0][2]
+    assert diagnostics.errors(log) == [(0, 20, 'identifier "q" is undefined')]
 
 
 def test_symbols_of_the_dispatcher_are_told_from_those_of_headers(tmp_path):
@@ -418,4 +426,4 @@ def test_symbols_of_the_dispatcher_are_told_from_those_of_headers(tmp_path):
     (tmp_path / "source.cpp").write_text(text)
     command = [toolchain.compiler(), "-shared", "-fPIC", "source.cpp", "-o", "built.so"]
     assert compilers.run(command, str(tmp_path)) == (0, "")
-    assert compilers.reaches(str(tmp_path / "built.so"), artifacts.LOAD_INLINE) == sorted(bad)
+    assert reaches.reaches(str(tmp_path / "built.so"), artifacts.LOAD_INLINE) == sorted(bad)

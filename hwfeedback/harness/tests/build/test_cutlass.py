@@ -20,8 +20,8 @@ from kwharness.build import artifacts, builder_client, compilers
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
 from kwharness.referee import doctor
-from kwharness.standalone import interpreter
-from kwharness.workers import candidate as worker_candidate
+from kwharness.standalone import interpreter, looks
+from kwharness.workers import stand_in_compiler
 
 EXAMPLE = (
     pathlib.Path(__file__).parents[4] / "examples" / "candidates" / "softmax_cute.py"
@@ -277,7 +277,7 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
         "timeout": 1,
         "cutlass": folders,
     }
-    interpreter.Server().run({"source": inline_loader.standalone(FORMS[form]), **msg}, [0, 1])
+    looks.Server().run({"source": inline_loader.standalone(FORMS[form]), **msg}, [0, 1])
     assert seen["CUTLASS_PATH"] == str(checkout)
     # By the loader's own way where there is one: that is what is certified.
     assert seen["CPATH"] == (":".join(folders) if form == "load_inline" else "")
@@ -314,7 +314,7 @@ def test_an_exported_file_gets_what_was_built(
     fd = os.open(made, os.O_RDONLY)
     key = artifacts.native_key(SOURCE, ["-DX"], "cuda")
     given = artifacts.Objects([{"request": key}], [fd])
-    worker_candidate._stand_in_for_the_compiler(given)
+    stand_in_compiler.stand_in_for_the_compiler(given)
     path = kernelwright._build(SOURCE, ("-DX",), "native", "cuda")
     assert pathlib.Path(path).read_text() == "of the builder"
     os.close(fd)

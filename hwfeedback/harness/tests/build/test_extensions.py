@@ -12,7 +12,7 @@ import pytest
 from judging import Judge, evaluate, new_cache
 from test_honest import Suite
 
-from kwharness.build import builder_client
+from kwharness.build import build_process, builder_client
 from kwharness.machine import toolchain
 
 pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
@@ -181,13 +181,13 @@ def test_what_is_asked_for_later_is_built_once(
 ) -> None:
     """Processes that come later are given what the first one has asked for."""
     compiled: list[str] = []
-    real = builder_client._compile
+    real = build_process._compile
 
     def counted(worker: Any, cache: str, request: Any, *more: Any) -> Any:
         compiled.append(request["source"])
         return real(worker, cache, request, *more)
 
-    monkeypatch.setattr(builder_client, "_compile", counted)
+    monkeypatch.setattr(build_process, "_compile", counted)
     init = 'self.lib = native(source=SOURCE + "// once")'
     v = judge.verdict(TASK, candidate(init), built=True, time=True, want_baselines=["eager"])
     assert v["status"] == "correct", v["reason"]

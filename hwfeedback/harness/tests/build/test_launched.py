@@ -20,7 +20,7 @@ from test_builder_client import build
 from test_cuda_driver import in_a_process
 
 import kernelwright
-from kwharness.build import build_requests, compilers, object_cache
+from kwharness.build import build_requests, diagnostics, object_cache
 from kwharness.machine import toolchain
 
 EXAMPLE = (
@@ -73,7 +73,7 @@ def test_kernels_are_told_from_functions() -> None:
 def test_nvrtc_compiles(line: str) -> None:
     def work() -> str:
         image, log = kernelwright.nvrtc(f"{line}\n{SOURCE}", "sm_90a", ["--ptxas-options=-v"])
-        said = compilers.resources(log)
+        said = diagnostics.resources(log)
         return f"{image[1:4].decode()} {sorted(k['name'] for k in said)} {said[0]['arch']}"
 
     if "cuda/" in line and not any(i.endswith("cccl") for i in kernelwright._nvrtc()[1]):

@@ -33,6 +33,7 @@ from kwharness.build import (
 )
 from kwharness.export import file_loader, inline_loader
 from kwharness.machine import toolchain
+from kwharness.workers import stand_in_compiler
 
 pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
 
@@ -271,13 +272,12 @@ GOOD: list[str] = ["g++", *kernelwright.FLAGS, "-DX", "source0.cpp", "-o", "buil
 def test_only_a_loaders_command_is_built(
     tmp_path: pathlib.Path, command: list[str], more: dict[str, Any]
 ) -> None:
-    from kwharness.workers import candidate as worker_candidate
 
     (tmp_path / "source0.cpp").write_text(WORK)
     own = {"cwd": str(tmp_path), "env": {**os.environ, **kernelwright.FIXED}}
     own |= {"capture_output": True, "text": True}
-    assert worker_candidate._asked_for(GOOD, own) == (WORK, ["-DX"], "cpp")
-    assert worker_candidate._asked_for(command, own | more) is None
+    assert stand_in_compiler._asked_for(GOOD, own) == (WORK, ["-DX"], "cpp")
+    assert stand_in_compiler._asked_for(command, own | more) is None
 
 
 IN_HOST = f'r"""{GPU}{HOST}"""'
@@ -291,7 +291,6 @@ def test_a_loaders_command_is_built(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, language: str, way: str
 ) -> None:
     """With the short loader and with the whole one, of whatever the source is made."""
-    from kwharness.workers import candidate as worker_candidate
 
     if language == "cuda" and not toolchain.nvcc():
         pytest.skip(toolchain.NO_NVCC)
@@ -308,7 +307,7 @@ def test_a_loaders_command_is_built(
     asked: list[Any] = []
 
     def run(command: list[str], **more: Any) -> Any:
-        asked.append(worker_candidate._asked_for(command, more))
+        asked.append(stand_in_compiler._asked_for(command, more))
         return subprocess.CompletedProcess(command, 1, "", "enough")
 
     monkeypatch.setattr(subprocess, "run", run)

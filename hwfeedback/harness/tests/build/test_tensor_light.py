@@ -17,7 +17,14 @@ import pytest
 import torch
 from judging import of_work_folder
 
-from kwharness.build import builder_client, compilers, object_cache
+from kwharness.build import (
+    build_process,
+    builder_client,
+    compilers,
+    diagnostics,
+    object_cache,
+    torch_headers,
+)
 from kwharness.machine import toolchain
 from kwharness.process.fork_client import ForkServer
 
@@ -264,7 +271,7 @@ def test_torch_does_what_it_does(
     build: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same sources with torch's own headers: a minute or more."""
-    monkeypatch.setattr(builder_client, "_light", lambda *_: "")
+    monkeypatch.setattr(build_process, "_light", lambda *_: "")
     text = PROBE_CANDIDATE.replace('"probe"', '"probe_with_all"')
     as_python_says(loaded(build(text)))
 
@@ -381,7 +388,7 @@ def test_what_torchs_headers_say_is_reported(attempt: Callable[..., Any]) -> Non
 )
 def test_what_torchs_headers_may_mend(message: str, cuda: str, again: bool) -> None:
     request = {"sources": [""], "cuda_sources": [cuda]}
-    found = compilers.lacking(request, [(1, 1, message)], "")
+    found = torch_headers.lacking(request, [(1, 1, message)], "")
     assert found == (message if again else "")
 
 
@@ -389,7 +396,7 @@ def test_what_is_wrong_is_found_in_its_line() -> None:
     request = {"name": "x", "sources": [""], "headers": True}
     request |= {"cuda_sources": ["__global__ void k() { q; }\n"]}
     assert '#line 1 "source1.cu"\n__global__' in compilers.inline_cuda_source(request)
-    assert compilers.errors('source1.cu(1): error: identifier "q" is undefined\n') == [
+    assert diagnostics.errors('source1.cu(1): error: identifier "q" is undefined\n') == [
         (1, 1, 'identifier "q" is undefined')
     ]
 

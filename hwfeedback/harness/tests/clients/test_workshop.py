@@ -14,7 +14,7 @@ import pytest
 import waiting
 
 from kwharness.base.protocol import Channel, Closed, ProtocolError
-from kwharness.build import artifacts, build_requests, builder_client, object_cache
+from kwharness.build import artifacts, build_process, build_requests, object_cache
 from kwharness.clients import workshop
 from kwharness.clients.workshop import Failed, Workshop
 
@@ -276,7 +276,7 @@ INLINE: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_a_malformed_request_is_refused(raw: Any) -> None:
-    maker = builder_client._Maker(None, "", "strict", "", "", lambda _: None)  # type: ignore[arg-type]
+    maker = build_process.Maker(None, "", "strict", "", "", lambda _: None)  # type: ignore[arg-type]
     with pytest.raises(Failed, match="malformed"):
         maker.checked(raw)
 

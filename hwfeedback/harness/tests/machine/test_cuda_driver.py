@@ -23,7 +23,7 @@ from process_layer import ask, obedient_server
 
 import kernelwright
 from kwharness.machine import cuda_driver, device, nvml
-from kwharness.timing import ceilings_cuda, windows_cuda
+from kwharness.timing import ceilings_cuda, gpu_worker
 from kwharness.timing.ceilings import CeilingsFailed
 
 
@@ -238,7 +238,7 @@ def test_it_is_given_up_before_a_turn_and_after_each_call(turn: int) -> None:
     def noted(what: str) -> Callable[..., Any]:
         return lambda *_: did.append(what)
 
-    side = windows_cuda.OnGpu.__new__(windows_cuda.OnGpu)
+    side = gpu_worker.OnGpu.__new__(gpu_worker.OnGpu)
     side._channel = SimpleNamespace(send=noted("told"))  # type: ignore[assignment]
     driver = SimpleNamespace(give_up_persisting=noted("given up"))
     side._device = SimpleNamespace(  # type: ignore[assignment]

@@ -20,10 +20,10 @@ from kwharness.machine.health import Ill
 from kwharness.process import sandbox
 from kwharness.referee import context, faults
 from kwharness.referee import main as referee
-from kwharness.standalone import interpreter
+from kwharness.standalone import calls
 from kwharness.task import inspect_task
-from kwharness.task.inspect_task import Invalid
-from kwharness.timing import timing, window_base
+from kwharness.task.invalid import Invalid
+from kwharness.timing import timing, turns, window_base
 from kwharness.verify import calibrate, calibration
 
 XID = "look at the kernel's log (dmesg) for Xid"
@@ -278,7 +278,7 @@ def test_a_reference_that_meets_it_later(
 def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
     times = types.SimpleNamespace(device=types.SimpleNamespace(kind=on), notes=[])
     failed = window_base.CallFailed({"type": "AcceleratorError", "message": text})
-    lost = timing._Lost("compile", failed)
+    lost = turns.Lost("compile", failed)
     lost.__cause__ = failed
     if on == "cpu" or "CUDA" not in text:
         timing.Timing._leave_out(times, lost, "it is left out")  # type: ignore[arg-type]
@@ -302,7 +302,5 @@ def test_a_candidate_on_the_cpu_meets_none(judge: Judge) -> None:
 @pytest.mark.parametrize(("cuda", "raised"), [(True, "Infrastructure"), (False, "Fault")])
 def test_an_exported_file_that_meets_it(cuda: bool, raised: str) -> None:
     log = "RuntimeError: CUDA error: GPU is lost\nCompile with `TORCH_USE_CUDA_DSA`.\n"
-    failed = faults.of_exported_file(
-        interpreter.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), cuda
-    )
+    failed = faults.of_exported_file(calls.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), cuda)
     assert type(failed).__name__ == raised and "in a new interpreter" in str(failed)

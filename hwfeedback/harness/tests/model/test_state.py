@@ -12,7 +12,7 @@ from judging import Judge, processes_of
 from test_bad_references import whole
 from test_master_rule import Compiled
 
-from kwharness.model import state
+from kwharness.model import slots, state
 from kwharness.model.state import Carried, Carrier
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.verify import Verification
@@ -21,7 +21,7 @@ CASES = pathlib.Path(__file__).parents[1] / "cases" / "state"
 
 
 def carried(model: torch.nn.Module, *names: str, written: tuple[int, ...] = ()) -> Carried:
-    there = state.slots(model)
+    there = slots.slots(model)
     specs = tuple(state._spec(there[n].get()) for n in names)
     inputs = tuple(f"input {i}" for i in written)
     return Carried(names, specs, written, inputs, given=1, returned=1)
@@ -42,7 +42,7 @@ class Odd(torch.nn.Module):
 
 
 def test_tensors_are_found_wherever_they_are_held() -> None:
-    found = state.slots(Odd())
+    found = slots.slots(Odd())
     assert set(found) == {
         "weight", "mean", "hidden", "plain", "layers.0.k", "layers.1.k", "inner.weight",
         "inner.bias", "inner.running_mean", "inner.running_var", "inner.num_batches_tracked",
@@ -114,18 +114,18 @@ def test_state_is_found_in_what_a_forward_replaces() -> None:
         before.look()
     assert tuple(before.changed) == REBUILT and not before.unkept, "in the model's order"
     before.put_back()
-    assert not any(s.get().any() for n, s in state.slots(model).items() if n in REBUILT)
+    assert not any(s.get().any() for n, s in slots.slots(model).items() if n in REBUILT)
     assert isinstance(model.pair, Pair) and model.last.maxlen == 2
 
 
 def test_content_is_put_into_what_a_forward_has_replaced() -> None:
     model = Rebuilt()
     carrier = Carrier(model, carried(model, *REBUILT))
-    own = {n: s.get() for n, s in state.slots(model).items()}
+    own = {n: s.get() for n, s in slots.slots(model).items()}
     content = [torch.full_like(own[n], i) for i, n in enumerate(REBUILT)]
 
     def as_it_was() -> bool:
-        return all(s.get() is own[n] for n, s in state.slots(model).items())
+        return all(s.get() is own[n] for n, s in slots.slots(model).items())
 
     x = torch.full((3,), 100.0)
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_content_is_put_into_what_a_forward_has_replaced() -> None:
     model.list, model.deep, model.pair = None, {"layers": []}, torch.ones(2, 3)
     assert [int(t[0]) for t in carrier.collect([])][:2] == [0, 1], "what is gone is unchanged"
     carrier.put_back()
-    assert as_it_was() and len(state.slots(model)) == len(own)
+    assert as_it_was() and len(slots.slots(model)) == len(own)
 
 
 def test_what_grows_and_numbers_in_containers_cannot_be_put_back() -> None:

@@ -310,7 +310,7 @@ def test_a_timed_worker_that_talks_nonsense_fails_its_call() -> None:
     contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
     contents.grow(2)
     with worker(nonsense) as w:
-        session = window_session.Session(w, contents, 1, timeout_s=120)
+        session = window_session.Session(w, contents, 1, window_session.Options(timeout_s=120))
         with pytest.raises((window_base.CallFailed, ProtocolError)):
             session.run("fresh", range(1))
 

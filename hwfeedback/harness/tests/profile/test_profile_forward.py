@@ -24,7 +24,7 @@ from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain
 from kwharness.process.fork_client import ForkServer
-from kwharness.profile import ncu, profile_forward
+from kwharness.profile import kernel_kinds, kernel_work, ncu, profile_forward, under_ncu
 from kwharness.referee import doctor, profiles
 from kwharness.referee.context import Context
 from kwharness.workers import profiler as worker_profiler
@@ -40,18 +40,18 @@ class ModelNew(nn.Module):
 KERNELS = [{"name": "relu(const float*, float*, long)", "registers": 16, "shared_bytes": 0}]
 
 
-def subject(source: str = CANDIDATE) -> profile_forward.Subject:
+def subject(source: str = CANDIDATE) -> under_ncu.Subject:
     def load(client: CandidateClient) -> None:
         client.load(source, [], [], threads=1, timeout=120)
         client.init({"tuple": []}, [], eval_mode=False, timeout=120)
 
     x = torch.zeros(4)
-    return profile_forward.Subject(load, {"tuple": [{"t": 0}]}, [x], lambda: KERNELS, True)
+    return under_ncu.Subject(load, {"tuple": [{"t": 0}]}, [x], lambda: KERNELS, True)
 
 
-def lists(*kinds: Any, **more: Any) -> profile_forward.Seen:
+def lists(*kinds: Any, **more: Any) -> kernel_kinds.Seen:
     """What PyTorch's profiler saw."""
-    return profile_forward.Seen([profile_forward.Kind(*kind) for kind in kinds], **more)
+    return kernel_kinds.Seen([kernel_kinds.Kind(*kind) for kind in kinds], **more)
 
 
 def profiler(server: ForkServer, **more: Any) -> profile_forward.Profiler:
@@ -115,11 +115,11 @@ def test_what_ncu_measured(server: ForkServer, fake: Callable[[str], None]) -> N
     first, second = found["kernels"]
     assert first["name"] == "relu(const float *)" and first["whose"] == "custom"
     assert (first["share"], first["grid"], first["block"]) == (0.75, [8, 1, 1], [256, 1, 1])
-    assert first["metrics"] == {profile_forward.TIME: 6000.0, "sm__cycles_active.avg": 9.0}
-    assert second["metrics"] == {profile_forward.TIME: 2000.0}, "what is no number is absent"
-    assert found["metrics"] == {profile_forward.TIME: 8000.0, "sm__cycles_active.avg": 9.0}
+    assert first["metrics"] == {kernel_kinds.TIME: 6000.0, "sm__cycles_active.avg": 9.0}
+    assert second["metrics"] == {kernel_kinds.TIME: 2000.0}, "what is no number is absent"
+    assert found["metrics"] == {kernel_kinds.TIME: 8000.0, "sm__cycles_active.avg": 9.0}
     assert "dram__bytes_read.sum" in found["missing"]
-    assert profile_forward.TIME not in found["missing"]
+    assert kernel_kinds.TIME not in found["missing"]
     # A CPU's forward cannot be captured as a graph of a GPU's, nor listed.
     assert "how often each kernel is launched is not known" in found["why"]
 
@@ -206,7 +206,7 @@ def test_one_whose_context_was_not_needed_ends(
     p, spares = ahead
     if not made:  # it does not answer
 
-        def waits(served: profile_forward.Served) -> profile_forward.Served:
+        def waits(served: under_ncu.Served) -> under_ncu.Served:
             try:
                 served.channel.recv(120)
             except ProtocolError:
@@ -232,7 +232,7 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
     p, spares = ahead
     begin = p._begin_ahead
 
-    def ended(served: profile_forward.Served) -> profile_forward.Served:
+    def ended(served: under_ncu.Served) -> under_ncu.Served:
         served.end()
         served.wait(120)
         return begin(served)
@@ -338,12 +338,12 @@ def test_an_ncu_that_cannot(
         fake(body)
     if "sleep" in (body or ""):
         monkeypatch.setattr(profile_forward, "START_S", 3.0 if not body.startswith('"') else 30.0)
-        monkeypatch.setattr(profile_forward, "REPORT_S", 3.0)
+        monkeypatch.setattr(under_ncu, "REPORT_S", 3.0)
     seen: list[str] = []
 
-    def listed(_: profile_forward.Subject) -> profile_forward.Seen:
+    def listed(_: under_ncu.Subject) -> kernel_kinds.Seen:
         seen.append("asked")
-        raise profile_forward.NoProfile("no GPU here")
+        raise under_ncu.NoProfile("no GPU here")
 
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", listed)
@@ -368,7 +368,7 @@ def starts(p: profile_forward.Profiler, monkeypatch: pytest.MonkeyPatch) -> list
     found: list[int] = []
     start = p._start
 
-    def noted() -> profile_forward.Served:
+    def noted() -> under_ncu.Served:
         found.append(len(p._known))
         return start()
 
@@ -389,7 +389,7 @@ def test_metrics_that_ncu_does_not_know_are_left_out(
         monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8, 1, 1), (256, 1, 1), 1)))
         found = p.profile(subject())
         assert (found["tool"], p.passing, begun) == ("ncu", False, expected)
-        assert unknown < set(found["missing"]) and profile_forward.TIME not in found["missing"]
+        assert unknown < set(found["missing"]) and kernel_kinds.TIME not in found["missing"]
 
 
 def test_what_a_candidate_says_ncu_does_not_know_is_not_remembered(
@@ -507,7 +507,7 @@ def test_what_was_measured_until_it_was_cut_off(
     assert found["tool"] == "ncu" and p.passing
     assert found["why"].startswith(why)
     assert found["kernels"][0]["launches"] == 3
-    assert found["kernels"][0]["metrics"][profile_forward.TIME] == 18000, "a sum is of all launches"
+    assert found["kernels"][0]["metrics"][kernel_kinds.TIME] == 18000, "a sum is of all launches"
 
 
 def test_no_processes_are_left(server: ForkServer, fake: Callable[[str], None]) -> None:
@@ -536,7 +536,7 @@ def test_a_report_of_three_kernels() -> None:
     later |= {m for m in asked if m.startswith("lts__t_sectors_srcunit_tex")}
     assert later < asked
     assert all(asked - later <= set(r.metrics) for r in report.rows)
-    assert straight.metrics[profile_forward.TIME] == 56704
+    assert straight.metrics[kernel_kinds.TIME] == 56704
     assert straight.metrics["dram__bytes.sum.per_second"] == pytest.approx(2.0323566591e12)
     sectors = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
     assert (straight.metrics[sectors], strided.metrics[sectors]) == (4, 32)
@@ -578,7 +578,7 @@ def test_kinds_find_their_rows() -> None:
         ["another(int)", [7, 1, 1], [32, 1, 1], 5],
     ]
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
-    seen = profile_forward.Seen(profile_forward.kinds_of(listed), report)
+    seen = kernel_kinds.Seen(kernel_kinds.kinds_of(listed), report)
     found = p._told(subject(), seen, "ncu", "")
     assert found["launches"] == 9
     assert found["why"] == "3 of 4 kinds of launches were measured"
@@ -590,8 +590,8 @@ def test_kinds_find_their_rows() -> None:
     assert by_name["another"]["metrics"] == {} and by_name["another"]["ms"] == 0
     # Its time is not known, and neither is that of all.
     assert found["ms"] == 0 and not any(k["share"] for k in found["kernels"])
-    assert found["metrics"] and not [m for m in found["metrics"] if profile_forward.is_sum(m)]
-    assert profile_forward.position(found, {"memory_gbs": 4000.0}, 1 << 20) == {"launches": 9.0}
+    assert found["metrics"] and not [m for m in found["metrics"] if kernel_kinds.is_sum(m)]
+    assert kernel_work.position(found, {"memory_gbs": 4000.0}, 1 << 20) == {"launches": 9.0}
 
 
 RELU, OTHERS = "void relu<4>(float const*, float*)", (("a", 2), ("b", 5), ("c", 1))
@@ -642,26 +642,24 @@ def test_times_that_ncu_did_not_measure_are_those_of_pytorchs_profiler(
 
 def test_launches_of_kinds_that_are_not_listed_are_counted() -> None:
     size = (4, 1, 1), (256, 1, 1)
-    rows = [ncu.Row(RELU, *size, {profile_forward.TIME: 2000.0})]
+    rows = [ncu.Row(RELU, *size, {kernel_kinds.TIME: 2000.0})]
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
     for more, ms in ((0, 0.002), (30, 0.752), (31, 0)):  # PyTorch's profiler saw 30
-        seen = profile_forward.Seen(
-            [profile_forward.Kind(RELU, *size, 1)], ncu.Report(rows), more=more
-        )
+        seen = kernel_kinds.Seen([kernel_kinds.Kind(RELU, *size, 1)], ncu.Report(rows), more=more)
         listed = lists((RELU, *size, 1, 7.0), ("k", *size, 10, 0.25), more=20, more_ms=0.5)
-        profile_forward.fill_in(seen, listed)
+        kernel_kinds.fill_in(seen, listed)
         found = p._told(subject(), seen, "ncu", "")
         assert (found["launches"], found["ms"]) == (1 + more, pytest.approx(ms))
         says = f"{more} launches are of other kinds than those that are listed"
         assert found.get("why") == (says if more else None)
-        assert (profile_forward.TIME in found["metrics"]) == (not more)
-        position = profile_forward.position(found, {}, 1)
+        assert (kernel_kinds.TIME in found["metrics"]) == (not more)
+        position = kernel_work.position(found, {}, 1)
         assert (position["launches"], "kernels_ms" in position) == (1 + more, ms > 0)
     for bad in (-1, 1 << 31, "30", True, 1.5, None, [], {}):
-        assert profile_forward._count(bad) == 0
+        assert kernel_kinds.count_of(bad) == 0
     for bad in (-1.0, float("nan"), float("inf"), "1", True, None):
-        assert profile_forward._ms(bad) == 0
-    assert (profile_forward._count(7), profile_forward._ms(2)) == (7, 2.0)
+        assert kernel_kinds.ms_of(bad) == 0
+    assert (kernel_kinds.count_of(7), kernel_kinds.ms_of(2)) == (7, 2.0)
 
 
 def test_a_worker_counts_kinds_beyond_those_that_it_lists() -> None:
@@ -675,15 +673,15 @@ def test_a_worker_counts_kinds_beyond_those_that_it_lists() -> None:
 
 def test_a_part_that_was_measured_is_not_the_whole() -> None:
     """Where nobody says how often each kernel is launched: ncu looks at the first eight alike."""
-    row = ncu.Row("k", (4, 1, 1), (32, 1, 1), {profile_forward.TIME: 1000.0})
+    row = ncu.Row("k", (4, 1, 1), (32, 1, 1), {kernel_kinds.TIME: 1000.0})
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
     for n, whole in ((7, True), (8, False)):
-        assert profile_forward.is_whole([row] * n) == whole
-        kinds = profile_forward.kinds_in([row] * n)
-        seen = profile_forward.Seen(kinds, ncu.Report([row] * n), whole=whole)
+        assert kernel_kinds.is_whole([row] * n) == whole
+        kinds = kernel_kinds.kinds_in([row] * n)
+        seen = kernel_kinds.Seen(kinds, ncu.Report([row] * n), whole=whole)
         found = p._told(subject(), seen, "ncu", "")
         assert found["ms"] == pytest.approx(0.007 if whole else 0)
-        assert (profile_forward.TIME in found["metrics"]) == whole
+        assert (kernel_kinds.TIME in found["metrics"]) == whole
 
 
 def test_a_forward_that_launches_nothing(
@@ -702,7 +700,7 @@ def test_several_launches_of_a_kind_are_one() -> None:
     ratio = "sm__cycles_active.avg"
 
     def row(name: str, ns: float, value: float) -> ncu.Row:
-        return ncu.Row(name, (4, 1, 1), (32, 1, 1), {profile_forward.TIME: ns, ratio: value})
+        return ncu.Row(name, (4, 1, 1), (32, 1, 1), {kernel_kinds.TIME: ns, ratio: value})
 
     rows = [
         row("void at::elementwise<add>(T1)", 100, 10),
@@ -710,16 +708,16 @@ def test_several_launches_of_a_kind_are_one() -> None:
         row("void at::elementwise<add>(T1)", 300, 20),
     ]
     kinds = [
-        profile_forward.Kind("void at::elementwise<Add>(int)", (4, 1, 1), (32, 1, 1), 10),
-        profile_forward.Kind("void at::elementwise<Mul>(int)", (4, 1, 1), (32, 1, 1), 1),
+        kernel_kinds.Kind("void at::elementwise<Add>(int)", (4, 1, 1), (32, 1, 1), 10),
+        kernel_kinds.Kind("void at::elementwise<Mul>(int)", (4, 1, 1), (32, 1, 1), 1),
     ]
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
-    found = p._told(subject(), profile_forward.Seen(kinds, ncu.Report(rows)), "ncu", "")
+    found = p._told(subject(), kernel_kinds.Seen(kinds, ncu.Report(rows)), "ncu", "")
     add, mul = found["kernels"]
     assert add["name"].endswith("<Add>(int)") and add["ms"] == pytest.approx(2000e-6)
-    assert add["metrics"] == {profile_forward.TIME: 2000, ratio: (100 * 10 + 300 * 20) / 400}
-    assert mul["metrics"] == {profile_forward.TIME: 400, ratio: 1}
-    assert [k.count for k in profile_forward.kinds_in(rows)] == [2, 1]
+    assert add["metrics"] == {kernel_kinds.TIME: 2000, ratio: (100 * 10 + 300 * 20) / 400}
+    assert mul["metrics"] == {kernel_kinds.TIME: 400, ratio: 1}
+    assert [k.count for k in kernel_kinds.kinds_in(rows)] == [2, 1]
 
 
 def test_what_a_worker_lists_is_held_to_its_form() -> None:
@@ -730,11 +728,11 @@ def test_what_a_worker_lists_is_held_to_its_form() -> None:
         [["k", [1, 1, 1 << 40], [32, 1, 1], 1]], [[7, [1, 1, 1], [32, 1, 1], 1]],
         [["k", [1, 1, 1], [32, 1, 1], 1.5]], [["k", [True, 1, 1], [32, 1, 1], 1]],
     ):  # fmt: skip
-        assert profile_forward.kinds_of(bad) == []
-    assert profile_forward.kinds_of([None, sound]) == [
-        profile_forward.Kind("k", (1, 1, 1), (32, 1, 1), 3)
+        assert kernel_kinds.kinds_of(bad) == []
+    assert kernel_kinds.kinds_of([None, sound]) == [
+        kernel_kinds.Kind("k", (1, 1, 1), (32, 1, 1), 3)
     ]
-    assert len(profile_forward.kinds_of([sound] * 5000)) == 1000
+    assert len(kernel_kinds.kinds_of([sound] * 5000)) == 1000
 
 
 def test_the_launch_that_only_warms_ncu_is_left_out() -> None:
@@ -755,7 +753,7 @@ def test_the_launch_that_only_warms_ncu_is_left_out() -> None:
 def test_reads_units_and_separators() -> None:
     text = WRITES.replace('"ns"', '"us"').replace('"2,000"', '"1,234.5"').replace("END", "")
     first, second = ncu.read(text).rows
-    assert first.metrics == {profile_forward.TIME: 1234500.0}
+    assert first.metrics == {kernel_kinds.TIME: 1234500.0}
     assert second.grid == (8, 1, 1) and second.block == (256, 1, 1)
 
 
@@ -820,9 +818,9 @@ def test_base_names(name: str, base: str) -> None:
     ],
 )
 def test_whose(name: str, is_of: str) -> None:
-    assert profile_forward.whose(name, {"rows"}, True) == is_of
+    assert kernel_work.whose(name, {"rows"}, True) == is_of
     if name == "unknown_kernel":
-        assert profile_forward.whose(name, set(), False) == "pytorch"
+        assert kernel_work.whose(name, set(), False) == "pytorch"
 
 
 def test_metrics_of_a_forward_are_weighted_by_time() -> None:
@@ -831,10 +829,10 @@ def test_metrics_of_a_forward_are_weighted_by_time() -> None:
         {"ms": 1.0, "metrics": {"a__b.sum": 5.0, "a__b.pct": 90.0, "a__c.avg": 7.0}},
     ]
     together = {"a__b.sum": 15.0, "a__b.pct": 60.0, "a__c.avg": 7.0}
-    assert profile_forward.of_a_forward(kernels) == together
+    assert kernel_kinds.of_a_forward(kernels) == together
     alike = [{"ms": ms, "metrics": {"a__b.pct": 24.43}} for ms in (0.012320, 0.3, 1.1)]
     for kernels in (alike[:1], alike):
-        assert profile_forward.of_a_forward(kernels) == {"a__b.pct": 24.43}
+        assert kernel_kinds.of_a_forward(kernels) == {"a__b.pct": 24.43}
 
 
 def test_the_position_below_the_ceilings() -> None:
@@ -852,7 +850,7 @@ def test_the_position_below_the_ceilings() -> None:
         },
     }
     measured = {"memory_gbs": 4000.0, "cache_gbs": 6000.0, "fp32_gflops": 50000.0}
-    found = profile_forward.position(profile, measured, 2 * 10**9)
+    found = kernel_work.position(profile, measured, 2 * 10**9)
     assert found == {
         "launches": 4.0,
         "kernels_ms": 2.0,
@@ -865,7 +863,7 @@ def test_the_position_below_the_ceilings() -> None:
         "tensor_roof_share": 0.25,
         "dram_bytes_ratio": 2.0,
     }
-    assert profile_forward.position({"ms": 0.0, "launches": 0}, measured, 1) == {}
+    assert kernel_work.position({"ms": 0.0, "launches": 0}, measured, 1) == {}
 
 
 PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
@@ -891,12 +889,12 @@ def test_the_tensor_cores_position(
     metrics = {f"sm__ops_path_tensor_src_{t}.sum": n for t, n in counted.items()} | {PIPE: 25.0}
     profile: dict[str, Any] = {"ms": 2.0, "launches": 1, "metrics": metrics}
     roofs = {"tensor_gflops": ceilings()}
-    found = profile_forward.position(profile, roofs, 1)
+    found = kernel_work.position(profile, roofs, 1)
     assert found.get("tensor_gflops") == (None if gflops is None else pytest.approx(gflops))
     assert found["tensor_roof_share"] == pytest.approx(share)
-    assert profile_forward.position(profile, {}, 1)["tensor_roof_share"] == 0.25, "no ceiling"
+    assert kernel_work.position(profile, {}, 1)["tensor_roof_share"] == 0.25, "no ceiling"
     profile["missing"] = ["sm__ops_path_tensor_src_tf32_dst_fp32.sum"]
-    found = profile_forward.position(profile, roofs, 1)
+    found = kernel_work.position(profile, roofs, 1)
     assert (found.get("tensor_gflops"), found["tensor_roof_share"]) == (None, 0.25)
 
 
@@ -905,19 +903,19 @@ def test_what_a_gpu_names_otherwise_has_one_name() -> None:
     size = (4, 1, 1), (256, 1, 1)
     read, write = "dram__bytes_read.sum", "dram__bytes_write.sum"
     own = {m: m.replace("bytes_", "bytes_op_") for m in (read, write)}
-    metrics = {profile_forward.TIME: 2000.0, own[read]: 64.0, own[write]: 32.0, "lts__odd.sum": 1.0}
-    seen = profile_forward.Seen(
-        [profile_forward.Kind(RELU, *size, 2)], ncu.Report([ncu.Row(RELU, *size, metrics)])
+    metrics = {kernel_kinds.TIME: 2000.0, own[read]: 64.0, own[write]: 32.0, "lts__odd.sum": 1.0}
+    seen = kernel_kinds.Seen(
+        [kernel_kinds.Kind(RELU, *size, 2)], ncu.Report([ncu.Row(RELU, *size, metrics)])
     )
     for full in (False, True):
         p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 120, full=full)
         assert own[read] in p._known and read not in p._known
         found = p._told(subject(), seen, "ncu", "")
-        told = {profile_forward.TIME: 4000.0, read: 128.0, write: 64.0}
+        told = {kernel_kinds.TIME: 4000.0, read: 128.0, write: 64.0}
         assert found["metrics"] == told | ({"lts__odd.sum": 2.0} if full else {})
         assert found["measured_as"] == own
         assert not {read, write, *own.values()} & set(found.get("missing", ()))
-        assert profile_forward.position(found, {}, 96)["dram_bytes_ratio"] == 2
+        assert kernel_work.position(found, {}, 96)["dram_bytes_ratio"] == 2
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
     assert "measured_as" not in p._told(subject(), seen, "ncu", "")
 
@@ -927,14 +925,14 @@ def test_a_full_set_loses_nothing_of_the_selection() -> None:
     size = (4, 1, 1), (256, 1, 1)
     chosen = ncu.selection(90)
     metrics = dict.fromkeys([f"a__{i}.sum" for i in range(4000)] + list(chosen.values()), 1.0)
-    metrics |= {profile_forward.TIME: 2000.0, "device__attribute_warp_size": 32.0}
+    metrics |= {kernel_kinds.TIME: 2000.0, "device__attribute_warp_size": 32.0}
     text = ",".join(f'"{w}"' for w in ["ID", "Kernel Name", "Grid Size", "Block Size", *metrics])
     text += "\n" + ",".join(['""'] * (4 + len(metrics))) + "\n"
     text += ",".join(f'"{w}"' for w in ["0", "k", *size, *metrics.values()])
     report = ncu.read(text)
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90, full=True)
     found = p._told(
-        subject(), profile_forward.Seen(profile_forward.kinds_in(report.rows), report), "ncu", ""
+        subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
     )
     (kernel,) = found["kernels"]
     assert set(chosen) < set(kernel["metrics"]) and "missing" not in found
@@ -943,20 +941,20 @@ def test_a_full_set_loses_nothing_of_the_selection() -> None:
 
 
 def test_a_cut_report_has_no_number_that_was_cut() -> None:
-    head = f'"ID","Kernel Name","Grid Size","Block Size","lts__odd.sum","{profile_forward.TIME}"\n'
+    head = f'"ID","Kernel Name","Grid Size","Block Size","lts__odd.sum","{kernel_kinds.TIME}"\n'
     row = '"0","k","(4, 1, 1)","(32, 1, 1)","123456789","2000"\n'
     whole = head + '"","","","","",""\n' + row
     begun = whole.ljust(ncu.MAX_REPORT - row.index("456789"), "\n") + row
     assert begun[: ncu.MAX_REPORT].endswith('"123')
     for text in (begun, begun[: ncu.MAX_REPORT]):
         (found,) = ncu.read(text).rows
-        assert found.metrics == {"lts__odd.sum": 123456789.0, profile_forward.TIME: 2000.0}
+        assert found.metrics == {"lts__odd.sum": 123456789.0, kernel_kinds.TIME: 2000.0}
 
 
 def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
     """2025.3 does not fail for it: it says "(!) n/a" of it."""
     unknown, hits = "sm__ops_path_tensor_src_fp8.sum", "lts__t_sector_hit_rate.pct"
-    ms = profile_forward.TIME
+    ms = kernel_kinds.TIME
     text = f'''"ID","Kernel Name","Grid Size","Block Size","{ms}","{unknown}","{hits}"
 "","","","","ns","","%"
 "0","k","(4, 1, 1)","(32, 1, 1)","2000","(!) n/a","nan"
@@ -964,9 +962,9 @@ def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
     report = ncu.read(text)
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
     found = p._told(
-        subject(), profile_forward.Seen(profile_forward.kinds_in(report.rows), report), "ncu", ""
+        subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
     )
-    assert found["metrics"] == {profile_forward.TIME: 2000.0}
+    assert found["metrics"] == {kernel_kinds.TIME: 2000.0}
     assert {unknown, hits} < set(found["missing"])
 
 
@@ -1006,18 +1004,16 @@ def test_both_profiles_have_their_position() -> None:
 def test_selections_are_of_known_names() -> None:
     for capability in ncu.families():
         chosen = ncu.selection(capability)
-        assert profile_forward.TIME in chosen and len(chosen) > 50
+        assert kernel_kinds.TIME in chosen and len(chosen) > 50
         assert set(ncu.shared()["metrics"]) < set(chosen)
         assert all(ncu._METRIC.fullmatch(m) for m in [*chosen, *chosen.values()])
         assert len(set(chosen.values())) == len(chosen)
-        assert all(
-            profile_forward.is_sum(m) == profile_forward.is_sum(own) for m, own in chosen.items()
-        )
+        assert all(kernel_kinds.is_sum(m) == kernel_kinds.is_sum(own) for m, own in chosen.items())
         named = ncu._data(ncu.families()[capability]).get("named", {})
         assert {m: own for m, own in chosen.items() if m != own} == named, "no other is renamed"
         plain = ncu.selection(capability, products=False)
-        assert plain == {m: own for m, own in chosen.items() if not profile_forward.operand(m)}
-        types = {profile_forward.operand(m) for m in chosen} - {None}
+        assert plain == {m: own for m, own in chosen.items() if not kernel_work.operand(m)}
+        types = {kernel_work.operand(m) for m in chosen} - {None}
         assert {"float16", "bfloat16", "tf32", "int8"} <= types <= set(ceilings()), capability
     assert ncu.selection(80) == ncu.selection(20) == ncu.selection(87) != ncu.selection(90)
     assert ncu.selection(100) == ncu.selection(110) and ncu.selection(120) == ncu.selection(999)

@@ -38,8 +38,8 @@ from kwharness.referee import (
     warm_pool,
 )
 from kwharness.referee import main as referee
-from kwharness.task import inspect_task
-from kwharness.timing import timing, window_session, windows_cuda
+from kwharness.task import invalid
+from kwharness.timing import stopped, timing, visit, window_session, windows_cuda
 from kwharness.timing.baselines import BaselineFailed
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
@@ -443,7 +443,7 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
     assert v["status"] == "correct" and v["build"]["cached"]
     # Whoever gives the two files in the wrong order is told so by the inspection.
     assert ahead(broken, reference=NATIVE) == {"status": ""}
-    with pytest.raises(inspect_task.Invalid, match="not valid Python"):
+    with pytest.raises(invalid.Invalid, match="not valid Python"):
         ahead(NATIVE, reference="class Model(:")
     raises = NATIVE + "\nraise KeyError('here')\n"
     said = ahead(raises)
@@ -866,7 +866,7 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
     failed = BaselineFailed("eager could not be timed")
     failed.__cause__ = windows_cuda._at_work("the GPU is at work after it")
     assert isinstance(faults.of_baseline(failed), faults.Busy) == busy
-    failed.__cause__ = window_session._ran_on("its threads run")
+    failed.__cause__ = stopped._ran_on("its threads run")
     assert not isinstance(faults.of_baseline(failed), faults.Busy)
 
 
@@ -951,17 +951,17 @@ def test_who_takes_all_memory_is_at_fault(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore.")
 
     more = {"time": True, "want_baselines": ["eager"]}
-    visit = timing.Timing._visit
+    run = visit.Visit.run
 
-    def visited(self: timing.Timing, *args: Any, **how: Any) -> Any:
+    def visited(self: visit.Visit, *args: Any) -> Any:
         # Not eager's, which is timed anew where the machine is no longer as it was.
-        return visit(self, *args, **how) if how["trusted"] else out_of_memory()
+        return run(self, *args) if self._trusted else out_of_memory()
 
     def judged() -> dict[str, Any]:
         if when == "verified":
             monkeypatch.setattr(candidate_client.CandidateClient, "answer", out_of_memory)
         else:
-            monkeypatch.setattr(timing.Timing, "_visit", visited)
+            monkeypatch.setattr(visit.Visit, "run", visited)
         return judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
 
     judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)

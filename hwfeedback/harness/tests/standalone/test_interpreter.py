@@ -21,7 +21,7 @@ from kwharness.process import policy
 from kwharness.process.policy import SandboxError
 from kwharness.referee.context import Context
 from kwharness.referee.exported_file import ExportedFile
-from kwharness.standalone import interpreter, sanitizers
+from kwharness.standalone import calls, interpreter, looks, sanitizers
 from kwharness.verify import verify
 
 REFERENCE = """
@@ -68,8 +68,8 @@ class ModelNew(torch.nn.Module):
 '''
 
 
-def call_of(x: torch.Tensor, scale: torch.Tensor) -> interpreter.Call:
-    return interpreter.Call(
+def call_of(x: torch.Tensor, scale: torch.Tensor) -> calls.Call:
+    return calls.Call(
         init=({"list": [{"value": 32}]}, []),
         state=(["scale"], [scale]),
         inputs=({"list": [{"t": 0}]}, [x]),
@@ -85,7 +85,7 @@ def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tens
     text = builder_client.export(judge.server, source)
     with interpreter.Running(judge.server, text, call, "weak", timeout) as running:
         found = running.outputs()
-        assert running.looked() == interpreter.Looked(), "there is no GPU"
+        assert running.looked() == calls.Looked(), "there is no GPU"
     assert torch.equal(found[0], torch.relu(x) * scale)
     return found
 
@@ -110,7 +110,7 @@ def test_a_file_that_stands_alone(judge: Judge) -> None:
     ],
 )
 def test_what_does_not_work_there_is_said(judge: Judge, change: str, says: str) -> None:
-    with pytest.raises(interpreter.Broken, match=says):
+    with pytest.raises(calls.Broken, match=says):
         outputs(judge, KERNEL + "\n" + change)
 
 
@@ -125,12 +125,12 @@ def test_a_file_may_use_as_much_memory_as_a_candidate(judge: Judge) -> None:
     share = policy.PROFILES["builder"].memory_share + policy.PROFILES["candidate"].memory_share
     between = int(share / 2 * policy.machine_memory()) >> 20
     outputs(judge, large.format(between) + KERNEL)
-    with pytest.raises(interpreter.Broken, match="allocate"):
+    with pytest.raises(calls.Broken, match="allocate"):
         outputs(judge, large.format(3 * between) + KERNEL)
 
 
 def test_a_file_that_does_not_end(judge: Judge) -> None:
-    with pytest.raises(interpreter.Broken, match="over 3 s") as e:
+    with pytest.raises(calls.Broken, match="over 3 s") as e:
         outputs(judge, "while True: pass\n" + KERNEL, 3.0)
     assert e.value.late
 
@@ -227,20 +227,20 @@ def test_a_file_that_nobody_can_look_at_is_not_certified(
     with interpreter.Running(judge.server, text, call_of(x, scale), "weak", 60.0) as running:
         running.outputs()
         monkeypatch.setattr(running, "_looks", True)  # though nobody has begun to
-        with pytest.raises(interpreter.Broken, match="lets nobody look at it"):
+        with pytest.raises(calls.Broken, match="lets nobody look at it"):
             running.looked()
     with interpreter.Running(judge.server, text, call_of(x, scale), "weak", 60.0) as running:
         running.outputs()
         monkeypatch.setattr(running, "_looks", True)
         running._worker.kill()
         running._worker.wait(120)
-        with pytest.raises((interpreter.Broken, SandboxError)):
+        with pytest.raises((calls.Broken, SandboxError)):
             running.looked()
 
 
 def test_a_pipe_in_the_place_of_a_request_holds_up_nobody(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "few.json")
-    interpreter._ask(str(tmp_path), "few", {"a": 1})
+    looks.ask(str(tmp_path), "few", {"a": 1})
     assert json.loads((tmp_path / "few.json").read_text()) == {"a": 1}
 
 
@@ -330,7 +330,7 @@ def served(
     x, less, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
     given = interpreter._handed_over(call_of(x, scale), True, True)
     small = [interpreter._Given(call_of(less, scale))] if few else []
-    server = interpreter.Server()
+    server = looks.Server()
 
     def ask(
         op: Callable[[dict[str, Any], list[int]], dict[str, Any]],
@@ -503,7 +503,7 @@ def test_a_file_that_fails_at_its_end_is_not_certified(judge: Judge) -> None:
     """Whatever it has written where others look."""
     dies = "import atexit, os, pathlib\n"
     dies += "pathlib.Path(os.environ['HOME'], 'done').touch()\natexit.register(os._exit, 3)"
-    with pytest.raises(interpreter.Broken, match="exit code 3"):
+    with pytest.raises(calls.Broken, match="exit code 3"):
         outputs(judge, KERNEL + f"\n{dies}\n")
 
 
@@ -523,11 +523,11 @@ def test_what_a_profiler_says_may_be_nonsense(profile: object) -> None:
 
 def test_what_a_profiler_says() -> None:
     launches, span_ms = interpreter.launches_of(json.dumps({"launches": [LAUNCH], "span_ms": 0.6}))
-    assert launches == [interpreter.Launch("k", 2, 0.5, (4, 1, 1), (32, 1, 1))]
+    assert launches == [calls.Launch("k", 2, 0.5, (4, 1, 1), (32, 1, 1))]
     assert span_ms == 0.6
     huge = LAUNCH | {"count": 10**19, "ms": 1e300, "grid": [-1, 1 << 40]}
     (launch,), _ = interpreter.launches_of(json.dumps({"launches": [huge], "span_ms": 1}))
-    assert launch == interpreter.Launch("k", (1 << 31) - 1, 1e9, (0, (1 << 31) - 1), (32, 1, 1))
+    assert launch == calls.Launch("k", (1 << 31) - 1, 1e9, (0, (1 << 31) - 1), (32, 1, 1))
 
 
 def test_what_others_write_is_read_if_it_is_text(tmp_path: pathlib.Path) -> None:

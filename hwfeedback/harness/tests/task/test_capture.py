@@ -10,7 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from kwharness.task.capture import MAX_CONSTANT, capture
-from kwharness.task.inspect_task import needed_bytes
+from kwharness.task.needed_bytes import needed_bytes
 
 
 class Net(nn.Module):

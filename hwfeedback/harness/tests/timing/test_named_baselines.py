@@ -9,7 +9,8 @@ import pytest
 from judging import Judge, new_cache
 
 from kwharness.timing import baselines
-from kwharness.timing.timing import Timing
+from kwharness.timing.known_baselines import KnownBaselines
+from kwharness.timing.turns import Turns
 
 pytestmark = pytest.mark.alone
 
@@ -84,7 +85,7 @@ def test_a_named_baseline_is_measured_once_and_held_against(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Or all would be measured again whenever the machine has changed.
-    monkeypatch.setattr(Timing, "_stands", lambda *_: True)
+    monkeypatch.setattr(KnownBaselines, "stands", lambda *_: (True, ""))
     known = dict(judge.calibration(TASK))
     slower = verdict(judge, known, ("expert", NATIVE % 1))
     assert slower["status"] == "correct", slower["reason"]
@@ -121,14 +122,14 @@ def test_one_that_fails_while_it_takes_turns_is_left_out(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The candidate is not blamed for it."""
-    hold = Timing._hold
+    hold = Turns._hold
 
-    def fails(self: Timing, held: Any, name: str, round_: int) -> Any:
+    def fails(self: Turns, name: str, round_: int) -> Any:
         if name == "expert" and round_ == 1:
             raise ValueError("it died")
-        return hold(self, held, name, round_)
+        return hold(self, name, round_)
 
-    monkeypatch.setattr(Timing, "_hold", fails)
+    monkeypatch.setattr(Turns, "_hold", fails)
     monkeypatch.setattr(baselines, "contenders", list)  # however fast it is
     more = {"time": True, "want_baselines": ["eager"], "known": judge.calibration(TASK)}
     more |= {"named": [{"name": "expert", "source": NATIVE % 1}], "require_custom": True}

@@ -21,9 +21,14 @@ from kwharness.machine import device
 from kwharness.timing import (
     baselines,
     budgets,
+    candidate_visits,
     clocks,
+    measurement,
+    rounds,
     timing,
+    turns,
     window_base,
+    window_runner,
     window_samples,
     window_session,
     window_worker,
@@ -72,7 +77,7 @@ def short(level: str) -> budgets.Budget:
 def time_it(
     makes: dict[str, forked.Make],
     level: str = "quick",
-    varied: tuple[Any, timing.CheckVaried] | None = None,
+    varied: tuple[Any, window_runner.CheckVaried] | None = None,
     **options: Any,
 ) -> tuple[timing.Timed, Spawner, timing.Timing]:
     spawner = Spawner(makes)
@@ -130,9 +135,9 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
 )
 def test_how_far_two_processes_lie_apart(ns: float, least: float, most: float) -> None:
     fresh = [window_samples.Sample("fresh", 4, ns, ns, 0.0, False, turns=True) for _ in range(5)]
-    assert least < timing.of_a_process(fresh) < most
+    assert least < measurement.of_a_process(fresh) < most
     alone = [dataclasses.replace(s, turns=False, alone=True) for s in fresh]
-    assert 1.3 < timing.of_a_process(alone) < 1.35
+    assert 1.3 < measurement.of_a_process(alone) < 1.35
 
 
 @pytest.mark.alone
@@ -161,7 +166,7 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     monkeypatch.setattr(
         clocks, "assess_clocks", lambda *args: dataclasses.replace(real(*args), noisy=True)
     )
-    monkeypatch.setattr(timing, "WATCHED_PROCESSES", 1)
+    monkeypatch.setattr(candidate_visits, "WATCHED_PROCESSES", 1)
     makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
     timed, spawner, _ = time_it(makes)
     assert timed.speedup is not None
@@ -169,15 +174,15 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     if timed.report["protocol"] != "interleaved":  # too loud for a win that turns could confirm
         assert timed.speedup["low"] <= 1, timed.speedup
         pytest.skip(f"not measured, the machine is busy: {timed.report['notes']}")
-    assert spawner.count("candidate") == 1 + timing.QUICK_ROUNDS + 1  # which is watched
+    assert spawner.count("candidate") == 1 + rounds.QUICK_ROUNDS + 1  # which is watched
     assert not wins or timed.speedup["value"] > 2, timed.speedup
 
 
 @pytest.mark.alone
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "NARROW", -1.0)  # no interval is: the time decides
+    monkeypatch.setattr(rounds, "NARROW", -1.0)  # no interval is: the time decides
     monkeypatch.setattr(budgets, "WINDOW_NS", 4_000_000)
-    monkeypatch.setattr(timing, "WATCHED_PROCESSES", 1)
+    monkeypatch.setattr(candidate_visits, "WATCHED_PROCESSES", 1)
     makes = {
         "eager": forked.spinning(0.003),
         "compile": forked.spinning(0.0101),
@@ -187,7 +192,7 @@ def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> N
     assert timed.wrong is None and timed.speedup is not None
     assert timed.report["protocol"] == "interleaved"
     assert timed.speedup["value"] == min(s["value"] for s in timed.speedups.values())
-    assert spawner.count("candidate") == timing.ROUNDS + 1  # which is watched
+    assert spawner.count("candidate") == turns.ROUNDS + 1  # which is watched
     assert set(timed.speedups) == {"eager", "compile"}
 
 
@@ -197,10 +202,10 @@ def test_large_contents_are_one_workers_at_a_time(
     monkeypatch: pytest.MonkeyPatch, room: bool
 ) -> None:
     """Processes of baselines stay, without contents, where they have little memory."""
-    monkeypatch.setattr(timing, "NARROW", -1.0)
-    monkeypatch.setattr(timing, "SLOW_SPAWN_S", 0.0)  # they are slow to start, and stay
-    monkeypatch.setattr(timing, "STAYS_S", 0.0)
-    monkeypatch.setattr(timing, "ASIDE_BYTES", 1 << 60 if room else -(1 << 60))
+    monkeypatch.setattr(rounds, "NARROW", -1.0)
+    monkeypatch.setattr(turns, "SLOW_SPAWN_S", 0.0)  # they are slow to start, and stay
+    monkeypatch.setattr(turns, "STAYS_S", 0.0)
+    monkeypatch.setattr(turns, "ASIDE_BYTES", 1 << 60 if room else -(1 << 60))
     draw = forked.draw(SHAPE)
     slots = window_base.Slots.of(draw(0), draw(0))
     contents = window_session.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2.0])
@@ -217,14 +222,14 @@ def test_large_contents_are_one_workers_at_a_time(
             super().close()
             opened.remove(self.worker)
 
-    monkeypatch.setattr(timing, "Session", Seen)
+    monkeypatch.setattr(window_runner, "Session", Seen)
     timed, spawner, _ = time_it(makes, "certify", want=["eager", "compile"], contents=contents)
     assert timed.wrong is None and timed.report["protocol"] == "interleaved"
     assert timed.speedup is not None
     if room:
         assert spawner.count("compile") <= 4 and 1 < spawner.most <= 3
     else:
-        assert spawner.count("compile") >= 2 * timing.LARGE_ROUNDS and spawner.most == 1
+        assert spawner.count("compile") >= 2 * rounds.LARGE_ROUNDS and spawner.most == 1
 
 
 @pytest.mark.alone
@@ -232,9 +237,9 @@ def test_large_contents_are_one_workers_at_a_time(
 def test_what_the_reference_keeps_is_no_baselines(
     monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    monkeypatch.setattr(timing, "NARROW", -1.0)
-    monkeypatch.setattr(timing, "SLOW_SPAWN_S", 0.0)
-    monkeypatch.setattr(timing, "STAYS_S", 0.0)
+    monkeypatch.setattr(rounds, "NARROW", -1.0)
+    monkeypatch.setattr(turns, "SLOW_SPAWN_S", 0.0)
+    monkeypatch.setattr(turns, "STAYS_S", 0.0)
     free = [64 << 30]
     monkeypatch.setattr(device.Cpu, "room", lambda _: (free[0], 80 << 30))
     draw = forked.draw(SHAPE)
@@ -496,7 +501,7 @@ def test_windows_of_calls_one_by_one_cost_what_eagers_did() -> None:
 
 def test_what_a_window_costs_is_not_taken_for_more_cores() -> None:
     def used(cpu: float, outer: float, threads: int = 1) -> float:
-        return timing.cores(
+        return measurement.cores(
             window_samples.Sample("fresh", 8, 2e5, outer, cpu, False), 2.2e5, threads
         )
 
@@ -508,21 +513,21 @@ def test_what_a_window_costs_is_not_taken_for_more_cores() -> None:
 
 
 def test_what_windows_cost_at_the_same_time_is_taken_off() -> None:
-    rounds = []
+    pairs = []
     for k in range(6):  # a machine on which windows cost more and more
         cost = 50_000.0 + 30_000.0 * k
         base = [window_samples.Sample("fresh", 8, 1e5, 1e5 + cost, 0.0, False) for _ in range(4)]
         own = [window_samples.Sample("fresh", 8, 5e4, 5e4 + cost, 0.0, False) for _ in range(4)]
-        rounds.append(window_samples.Pair({"eager": base}, own, {"eager": base}))
-        rounds[-1].pay()
-    overhead = calibrated().paired(rounds)
-    wall = stats.paired_speedup(timing._rounds(rounds, "eager", "wall", overhead))
+        pairs.append(window_samples.Pair({"eager": base}, own, {"eager": base}))
+        pairs[-1].pay()
+    overhead = calibrated().paired(pairs)
+    wall = stats.paired_speedup(measurement.rounds_of(pairs, "eager", "wall", overhead))
     assert wall.value == pytest.approx(2.0) and wall.low > 1.9
     assert overhead.noise("fresh") < 0.1 * 125_000.0
-    visits = window_samples.Visits([r.candidate for r in rounds])
+    visits = window_samples.Visits([r.candidate for r in pairs])
     assert not clocks.assess_clocks(visits, overhead).marked
     # A clock that shows a half of what passed changes nothing about the wall.
-    for r in rounds:
+    for r in pairs:
         for s in r.candidate:
             s.event /= 2
     assert clocks.assess_clocks(visits, overhead).clock == "wall"
@@ -531,9 +536,9 @@ def test_what_windows_cost_at_the_same_time_is_taken_off() -> None:
 def test_calls_that_come_alone_on_a_gpu_show_the_hosts_work() -> None:
     visits = window_samples.Visits([[*samples("fresh", 12, 1e6), *samples("chained", 4, 3e6)]])
     on_a_gpu = dataclasses.replace(calibrated(), turns=True)
-    found = timing.measurement(visits, on_a_gpu)
+    found = measurement.measurement(visits, on_a_gpu)
     assert found["latency_ms"] == pytest.approx(3 * found["median_ms"], rel=0.1)
-    assert "latency_ms" not in timing.measurement(visits, calibrated())
+    assert "latency_ms" not in measurement.measurement(visits, calibrated())
 
 
 def test_a_clock_that_shows_less_than_half_hides() -> None:
@@ -592,7 +597,7 @@ def test_a_disturbed_measurement_excludes_nothing(quiet: int, loud: int, busy: b
         assert (found.busy, found.disturbed) == (busy, busy)
         times = window_samples.Visits([windows]).times("event", calibrated())
         speedup = baselines.against("eager", record(1.0), times, 1.0)
-        bounded = timing.bounded(speedup, found)
+        bounded = measurement.bounded(speedup, found)
         assert bounded["value"] == pytest.approx(1 / factor, rel=0.1)
         assert (bounded["low"] <= 1 <= bounded["high"]) == busy
         assert bounded["low"] <= bounded["value"] <= bounded["high"]
@@ -607,7 +612,7 @@ def test_baselines_that_were_disturbed_exclude_nothing() -> None:
     )
     assert found.busy and not found.disturbed
     times = window_samples.Visits([windows]).times("event", calibrated())
-    bounded = timing.bounded(baselines.against("eager", record(1.0), times, 1.0), found)
+    bounded = measurement.bounded(baselines.against("eager", record(1.0), times, 1.0), found)
     assert bounded["low"] < 0.01 and bounded["high"] == 1.0
 
 
@@ -616,8 +621,8 @@ def test_work_shared_between_calls_wins_nothing_and_loses_all_the_same() -> None
     found = clocks.Assessed("event", doubtful=True)
     slow = {"value": 0.5, "low": 0.4, "high": 0.6, "against": "eager"}
     fast = {"value": 2.0, "low": 1.8, "high": 2.2, "against": "eager"}
-    assert timing.bounded(slow, found) == slow
-    assert timing.bounded(fast, found) == {**fast, "low": 1.0}
+    assert measurement.bounded(slow, found) == slow
+    assert measurement.bounded(fast, found) == {**fast, "low": 1.0}
 
 
 def test_windows_fit_time_and_memory() -> None:

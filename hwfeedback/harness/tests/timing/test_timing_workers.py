@@ -88,7 +88,7 @@ def test_timed_calls_touch_no_new_memory(server: fork_client.ForkServer) -> None
         draw = forked.draw((512, 1024))
         contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
         contents.grow(4)
-        session = window_session.Session(worker, contents, 4, mode="eager")
+        session = window_session.Session(worker, contents, 4, window_session.Options(mode="eager"))
         for _ in range(3):
             contents.new_process()
             session.run("fresh", contents.take(4))

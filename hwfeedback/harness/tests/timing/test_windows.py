@@ -27,6 +27,9 @@ from kwharness.timing import (
     window_session,
     window_worker,
 )
+from kwharness.timing import stopped as stops
+from kwharness.timing.stopped import Stopped
+from kwharness.timing.window import Window, durations
 
 
 def doubled() -> window_base.Forward:
@@ -41,9 +44,10 @@ def session(
     contents = input_pool.Contents(window_base.Slots.of(draw(0), draw(0)), draw)
     contents.grow(count)
     worker = Forked(make)
+    given = window_session.Options(timeout_s=120, **options)
     try:
         yield (
-            window_session.Session(worker, contents, 8, timeout_s=120, **options),
+            window_session.Session(worker, contents, 8, given),
             contents,
             worker,
         )
@@ -51,9 +55,9 @@ def session(
         worker.kill()
 
 
-def wrong(window: window_session.Window, contents: input_pool.Contents) -> int:
+def wrong(seen: Window, contents: input_pool.Contents) -> int:
     """Returns how many calls of a window did not double their content."""
-    (x,), (y,) = contents.inputs(window.rows), window.outputs()
+    (x,), (y,) = contents.inputs(seen.rows), seen.outputs()
     return sum(not torch.equal(2 * a, b) for a, b in zip(x, y, strict=True))
 
 
@@ -398,7 +402,7 @@ def test_a_call_that_fails_is_said_and_the_session_goes_on(make: forked.Make, sa
 def test_event_times_that_make_no_sense_fail_the_call() -> None:
     for claimed in (None, [1], [1, -5], [1, 2.5], [1, True], [1, 1 << 63]):
         with pytest.raises(window_base.CallFailed):
-            window_session.durations(claimed, 2)
+            durations(claimed, 2)
 
 
 @pytest.mark.parametrize(
@@ -464,10 +468,10 @@ def test_threads_are_spread_out_and_then_free_again() -> None:
 def test_who_gets_no_core_to_stop_on_has_not_refused(
     monkeypatch: pytest.MonkeyPatch, share: float, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(window_session, "STOP_NS", 20_000_000)
-    monkeypatch.setattr(window_session, "PATIENCE_NS", 100_000_000)
+    monkeypatch.setattr(stops, "STOP_NS", 20_000_000)
+    monkeypatch.setattr(stops, "PATIENCE_NS", 100_000_000)
     with subprocess.Popen(["sleep", "60"]) as child:
-        stopped = window_session.Stopped(child.pid)
+        stopped = Stopped(child.pid)
         monkeypatch.setattr(stopped, "_stands", lambda: False)
         monkeypatch.setattr(stopped, "_ran_ns", lambda: int(share * time.perf_counter_ns()))
         with pytest.raises(error):
@@ -479,7 +483,7 @@ def test_who_gets_no_core_to_stop_on_has_not_refused(
 def test_what_a_process_ran_is_seen() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
-            stopped = window_session.Stopped(child.pid)
+            stopped = Stopped(child.pid)
             while stopped._ran_ns() < 20_000_000:
                 time.sleep(0.01)
             stopped.stop()

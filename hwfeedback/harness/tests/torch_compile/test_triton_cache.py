@@ -14,7 +14,7 @@ from judging import Judge
 
 from kwharness.build import artifacts
 from kwharness.torch_compile import triton_cache
-from kwharness.workers import candidate as worker_candidate
+from kwharness.workers import stand_in_compiler
 
 TASK = """import torch
 
@@ -79,7 +79,7 @@ def test_triton_starts_its_programs_beside_the_stand_in_for_the_compiler(
 ) -> None:
     """Of an exported file, whose own compiler was run before."""
     monkeypatch.setattr(subprocess, "run", subprocess.run)
-    worker_candidate._stand_in_for_the_compiler(artifacts.Objects())
+    stand_in_compiler.stand_in_for_the_compiler(artifacts.Objects())
     done = subprocess.run(["echo", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True)
     assert done.stdout == b"kernel.ptx -o kernel.cubin\n"
 

@@ -11,7 +11,7 @@ import pytest
 from judging import Judge
 from test_extensions import BROKEN, FORWARD, SOURCE, TASK, candidate
 
-from kwharness.build import builder_client
+from kwharness.build import build_process
 from kwharness.clients import workshop
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
@@ -102,13 +102,13 @@ def test_what_is_built_for_a_constructor_is_not_its_time(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "LOAD_S", 3.0)
-    real = builder_client._compile
+    real = build_process._compile
 
     def slow(*given: Any) -> Any:
         time.sleep(4)
         return real(*given)
 
-    monkeypatch.setattr(builder_client, "_compile", slow)
+    monkeypatch.setattr(build_process, "_compile", slow)
     v = judge.verdict(TASK, candidate("self.lib = native(source=SOURCE + '// slow')"), built=True)
     assert v["status"] == "correct", v["reason"]
     assert v["cost_s"]["build"] > 4 and v["build"]["seconds"] > 4
@@ -126,7 +126,7 @@ def test_a_compilation_that_does_not_end(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     judge.verdict(TASK, HONEST, built=True)  # which is built by now
-    monkeypatch.setattr(builder_client, "COMPILE_TIMEOUT", 2.0)
+    monkeypatch.setattr(build_process, "COMPILE_TIMEOUT", 2.0)
     call = f"native(source={ENDLESS!r} + SOURCE, flags={FLAGS!r})"
     text = candidate(f"self.lib = {call}")
     if where == "top":

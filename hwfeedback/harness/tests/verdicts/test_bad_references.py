@@ -11,7 +11,7 @@ from test_referee import HEAD, SOFTMAX
 from kwharness.base import paths
 from kwharness.clients.errors import WorkerError
 from kwharness.referee import faults
-from kwharness.task.inspect_task import Invalid
+from kwharness.task.invalid import Invalid
 from kwharness.verify import calibrate
 
 

@@ -23,12 +23,13 @@ from test_exploits import FOLDER, head_of, stopped
 import kernelwright
 from kwharness.machine import device, toolchain
 from kwharness.numerics import families
-from kwharness.profile import ncu, profile_forward
+from kwharness.profile import kernel_work, ncu, profile_forward
 from kwharness.referee import doctor, faults, measuring
 from kwharness.referee.context import Context
 from kwharness.standalone import interpreter
 from kwharness.timing import ceilings_cuda, timing
-from kwharness.timing.timing import Timing
+from kwharness.timing.candidate_visits import CandidateVisits
+from kwharness.timing.known_baselines import KnownBaselines
 from kwharness.verify import secret_draws
 from kwharness.workers import profiler as worker_profiler
 
@@ -607,7 +608,7 @@ def test_a_killed_endless_kernel_is_gone_at_once() -> None:
 def test_a_named_baseline(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is measured once, and held against; one that does not run is left out."""
     # Or all would be measured again whenever the machine has changed.
-    monkeypatch.setattr(Timing, "_stands", lambda *_: True)
+    monkeypatch.setattr(KnownBaselines, "stands", lambda *_: (True, ""))
     task = TASK.replace("SHAPE", "4096, 4096")
     five = KERNEL.replace(
         "rows<<<r, 256, 0, stream>>>(x, y, n);",
@@ -695,7 +696,7 @@ def test_a_stranger_on_the_gpu_convicts_nobody(
 ) -> None:
     """A process of no evaluation's that begins when the candidate is timed, and works on."""
     strangers: list[subprocess.Popen[bytes]] = []
-    real = timing.Timing._candidate
+    real = CandidateVisits.visit
 
     def with_a_stranger(*args: Any, **more: Any) -> Any:
         if not strangers:
@@ -706,7 +707,7 @@ def test_a_stranger_on_the_gpu_convicts_nobody(
             time.sleep(1)  # its context is there
         return real(*args, **more)
 
-    monkeypatch.setattr(timing.Timing, "_candidate", with_a_stranger)
+    monkeypatch.setattr(CandidateVisits, "visit", with_a_stranger)
     try:
         with pytest.raises(faults.Busy, match="another process was at work on the GPU") as e:
             verdict(judge, SMALL, KERNEL)
@@ -792,7 +793,7 @@ def test_a_profile(judge: Judge, candidate: str) -> None:
     (kernel,) = p["kernels"]
     assert (kernel["whose"], kernel["share"], kernel["grid"]) == ("custom", 1.0, [2048, 1, 1])
     assert len(kernel["metrics"]) > 40 and kernel["metrics"] == p["metrics"]
-    assert not any(map(profile_forward.operand, p["metrics"])), "there is no product"
+    assert not any(map(kernel_work.operand, p["metrics"])), "there is no product"
     assert kernel["metrics"]["dram__bytes_read.sum"] > 2048 * 1024 * 4 * 0.9
     assert v["candidate_ms"] / 2 < p["ms"] < 2 * v["candidate_ms"] + 0.005
     assert v["metrics"]["launches"] == 1 and 0 < v["metrics"]["dram_roof_share"] < 1.2
@@ -906,9 +907,7 @@ def test_a_profile_of_many_kernels(judge: Judge) -> None:
         f"{some.format(worker_profiler.MAX_KINDS)}; {listed}",
     )
     assert re.fullmatch("|".join(ends), p["why"]), p["why"]
-    assert len(p["kernels"]) == profile_forward.MAX_KERNELS and all(
-        k["ms"] > 0 for k in p["kernels"]
-    )
+    assert len(p["kernels"]) == kernel_work.MAX_KERNELS and all(k["ms"] > 0 for k in p["kernels"])
     # An empty kernel takes a microsecond or two.
     assert p["ms"] > 1e-3 * KINDS / 2 and v["metrics"]["kernels_ms"] == p["ms"]
     assert not [m for m in p["metrics"] if m.endswith(".sum")]
@@ -943,7 +942,7 @@ def test_a_profile_of_the_tensor_cores(judge: Judge, dtype: str) -> None:
     v = verdict(judge, task, candidate, require_custom=False, **more)
     assert v["status"] == "correct", v["reason"]
     p, at = v["profile"], v["metrics"]
-    operations = profile_forward.operations_of(p)
+    operations = kernel_work.operations_of(p)
     print(f"\n{operations}, {p['ms']:.4f} ms, {at['tensor_gflops']:.0f} of {ceilings}")
     assert (p["tool"], p.get("why")) == ("ncu", None)
     assert operations[dtype] == pytest.approx(2 * 4096**3, rel=0.01)

@@ -25,9 +25,10 @@ from kwharness.base import trees
 from kwharness.base.protocol import Timeout
 from kwharness.base.tensors import Block, LayoutError
 from kwharness.base.verdicts import Learned
-from kwharness.clients import candidate_client, client, reference_client
+from kwharness.clients import batch_parts, candidate_client, client
+from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError
-from kwharness.clients.reference_client import Parts, ReferenceClient
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine import device
 from kwharness.numerics import correctness
 from kwharness.numerics.rounding import Float32Noise, one_ulp
@@ -38,12 +39,20 @@ from kwharness.referee.opponents import Opponents
 from kwharness.referee.program import Program
 from kwharness.referee.trial import Trial
 from kwharness.referee.warm_pool import Kept
-from kwharness.task.inspect_task import Invalid
+from kwharness.task.invalid import Invalid
 from kwharness.timing import process_use, window_base, window_session
 from kwharness.timing.baselines import BaselineFailed
-from kwharness.verify import calibrate, secret_draws, verify
+from kwharness.verify import (
+    asked_of_inputs,
+    calibrate,
+    check_output,
+    secret_draws,
+    timed_calls,
+    verify,
+)
 from kwharness.verify.calibration import Calibration
 from kwharness.workers import candidate as worker_candidate
+from kwharness.workers import forms, loaded
 from kwharness.workers import reference as worker_reference
 
 TASK = """import torch
@@ -296,7 +305,7 @@ MODES = ("wide", "noise:1", "noise:1:coherent", "moved:1")
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task of 96 rows is computed in seven parts."""
-    monkeypatch.setitem(reference_client.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
+    monkeypatch.setitem(batch_parts.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
 
 
 def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list[str]:
@@ -408,7 +417,7 @@ X = torch.empty(64, 1000, device="meta")
 def test_how_a_batch_is_cut(
     monkeypatch: pytest.MonkeyPatch, inputs: Any, outputs: Any, count: int, cut: list[int]
 ) -> None:
-    monkeypatch.setitem(reference_client.PART, "cpu", 64_064)
+    monkeypatch.setitem(batch_parts.PART, "cpu", 64_064)
     parts = Parts.of(inputs, outputs, device.CPU)
     assert (parts.count, parts.cut) == (count, cut) if count else parts is None
 
@@ -490,16 +499,16 @@ def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.M
     monkeypatch.setattr(ReferenceClient, "finish_forward", answers)
     with with_candidate(judge) as (v, candidate):
         for little, times, holds in ((False, 0, True), (True, 0, False), (False, 1, False)):
-            job = v.base_job(v.draws[0])
-            v._both(candidate, job.tree, job.inputs, v._expect(job.tree, job.inputs))
+            job = v.oracle.base_job(v.draws[0])
+            v.oracle.both(candidate, job.tree, job.inputs, v.oracle.expect(job.tree, job.inputs))
             assert candidate.holds() > 1 << 19
             room[0], full[0] = 1 if little else 1 << 60, times
-            v._beside(candidate, job.tree, job.inputs)
+            v.oracle.beside(candidate, job.tree, job.inputs)
             assert (candidate.holds() > 1 << 19) == holds
             room[0] = 1 << 60
         full[0] = 2
         with pytest.raises(WorkerError, match="OutOfMemory"):
-            v._beside(candidate, job.tree, job.inputs)
+            v.oracle.beside(candidate, job.tree, job.inputs)
 
 
 def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
@@ -550,7 +559,7 @@ def test_blocks_stay_while_there_is_room(
         with monkeypatch.context() as m:
             m.setattr(device.Cpu, "room", room)
             m.setattr(client, "private", counted)
-            v._stream(candidate, v._jobs())
+            v._check_all(candidate)
         assert came[0] < 12 if much > 99 else came[0] > 15, "blocks"
         kept = [n for n in ("draw", "out0", "out1") if v.reference._room[n]]
         assert bool(kept) == (much > 99), "where there is no room any more nothing is kept"
@@ -587,7 +596,7 @@ def test_a_candidate_may_need_what_stays(
 def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Float64 moves when its inputs do, also where blocks are used again."""
     seen: list[tuple[float, bool]] = []
-    judged = verify.Verification._judge
+    checked = check_output.Checker.check
 
     def closely(self: Any, known: Any, name: str, answer: Any, expected: Any) -> bool:
         if expected.moved is None:
@@ -595,12 +604,12 @@ def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.Mon
         if name == "base":
             same = torch.allclose(expected.wide[0].float(), answer.outputs[0])
             seen.append((expected.moved[0].max, same))
-        return judged(self, known, name, answer, expected)
+        return checked(self, known, name, answer, expected)
 
     with with_candidate(judge) as (v, candidate), monkeypatch.context() as m:
         m.setattr(device.Cpu, "room", lambda _: (1 << 60, 1 << 62))
-        m.setattr(verify.Verification, "_judge", closely)
-        v._stream(candidate, v._jobs())
+        m.setattr(check_output.Checker, "check", closely)
+        v._check_all(candidate)
     assert len(seen) == verify.BASE_SEEDS["quick"]
     assert all(moved > 0 and same for moved, same in seen)
 
@@ -726,19 +735,21 @@ def test_a_reference_holds_no_output_when_it_answers(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a source is a file of the working folder
 
-    class Noted(worker_reference.Reference):
-        def _mode(self, *given: Any) -> Any:
-            entry, tensors = super()._mode(*given)
-            cpu.made.extend(weakref.ref(t) for t in tensors)
-            return entry, tensors
+    run = forms.Forms.run
+
+    def noted(self: forms.Forms, *given: Any) -> Any:
+        entry, tensors = run(self, *given)
+        cpu.made.extend(weakref.ref(t) for t in tensors)
+        return entry, tensors
 
     cpu = Watched()
-    monkeypatch.setattr(worker_reference, "_nothing_left_running", lambda: None)
-    r = Noted(Deaf(), cpu)  # type: ignore[arg-type]
+    monkeypatch.setattr(forms.Forms, "run", noted)
+    monkeypatch.setattr(loaded, "nothing_left_running", lambda: None)
+    r = worker_reference.Reference(Deaf(), cpu)  # type: ignore[arg-type]
     r.import_({"source": SMALL}, [])
     r.init_inputs({}, [])
     r.construct({"seed": 0}, [])
-    tree, inputs = r._draw(1)
+    tree, inputs = r._loaded.draw(1)
     block, layout = device.block_of(device.CPU, inputs)
     r.blocks.map("in", os.dup(block.fd), block.size)
     msg = {"sparing": True, "layout": layout, "tree": tree, "modes": ["wide"]}
@@ -795,14 +806,14 @@ class Counted(candidate_client.CandidateClient):
 
 
 def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify.Verification, "_choose_varied", lambda _: set())
+    monkeypatch.setattr(timed_calls, "choose_varied", lambda _: set())
     monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
     with prepared(judge, SMALL) as e:
         candidate = Counted(e.verification.reference)
-        e.verification._again(candidate, e.verification._stream(candidate, e.verification._jobs()))
+        e.verification._repeat_first(candidate, e.verification._check_all(candidate))
         assert candidate.most == 0
         candidate.met.clear()
-        e.verification._both(candidate, *e.verification.draws[0].get())
+        e.verification.oracle.both(candidate, *e.verification.draws[0].get())
 
 
 def no_memory() -> WorkerError:
@@ -838,10 +849,10 @@ def test_a_closer_look_takes_memory(judge: Judge, monkeypatch: pytest.MonkeyPatc
 
     with prepared(judge, SMALL) as e:
         tree, inputs = e.verification.draws[0].get()
-        expected = e.verification._expect(tree, inputs)
+        expected = e.verification.oracle.expect(tree, inputs)
         monkeypatch.setattr(ReferenceClient, "forward", full)
         with pytest.raises(WorkerError, match="OutOfMemory"):
-            e.verification._look_closer(tree, inputs, expected)
+            e.verification.oracle.look_closer(tree, inputs, expected)
 
 
 def test_who_leaves_no_memory_for_what_is_expected(
@@ -983,7 +994,7 @@ def test_nobody_waits_less_for_a_worker_because_contents_are_drawn() -> None:
     contents.grow(2)
     worker = forked.Forked(forked.spinning(0.3))
     try:
-        session = window_session.Session(worker, contents, 1, timeout_s=120)
+        session = window_session.Session(worker, contents, 1, window_session.Options(timeout_s=120))
         session.until = time.monotonic() + 2
         (out,) = session.run("fresh", contents.take(1)).outputs()
         assert torch.equal(out, contents.expected([0])[0])
@@ -1017,7 +1028,7 @@ def test_state_is_carried_and_an_input_written(judge: Judge) -> None:
     v = judge.verdict(STATE, itself, **more)
     assert v["status"] == "correct", v["reason"]
     rows = {f["name"]: f["seeds"] for f in v["correctness"]["families"]}
-    assert rows["in_a_row"] >= 2 * verify.CALLS_IN_A_ROW[0]
+    assert rows["in_a_row"] >= 2 * asked_of_inputs.CALLS_IN_A_ROW[0]
     for wrong, said in (
         (itself.replace("self.steps.add_(1)", "pass"), "on the reference's own draws"),
         (itself.replace("x.add_(1)", "x + 1"), "input x after the call"),

@@ -23,8 +23,9 @@ from kwharness.referee.faults import Fault, faults
 from kwharness.referee.program import Program
 from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
-from kwharness.verify import calibrate, secret_draws, verify
+from kwharness.verify import calibrate, check_output, secret_draws, verify
 from kwharness.verify.calibration import Calibration
+from kwharness.verify.oracle import Oracle
 from kwharness.verify.verify import Verification
 
 
@@ -100,19 +101,19 @@ def test_timed_calls_are_judged_by_float64_where_they_differ_from_eager(
 def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, met = Verification._look_closer, []
+    look, met = Oracle.look_closer, []
 
-    def looked(self: Verification, *given: Any) -> None:
+    def looked(self: Oracle, *given: Any) -> None:
         before = given[2].wide[0].clone()
         look(self, *given)
         met.append(torch.equal(before, given[2].wide[0]))
 
-    monkeypatch.setattr(Verification, "_look_closer", looked)
+    monkeypatch.setattr(Oracle, "look_closer", looked)
     source = task_of("return torch.softmax(x, -1)", "[torch.randn(64, 256)]")
     with prepared(judge, source) as e:
         tree, inputs = e.verification.draws[0].get()
         for _ in range(2):  # the reference's blocks are large enough
-            e.verification._expect(tree, inputs)
+            e.verification.oracle.expect(tree, inputs)
         assert e.verification.judge_call(inputs, [torch.zeros(64, 256)])
     assert met == [True, True]
 
@@ -127,10 +128,10 @@ def test_what_is_expected_outlives_all_closer_looks(judge: Judge) -> None:
         assert v.calibration.decides
         tree, inputs = v.draws[1].get()
         for patterns in (1, 1, 8, 8):  # blocks are as large as what was answered before
-            expected = v._expect(tree, inputs)
+            expected = v.oracle.expect(tree, inputs)
             assert expected.eager is not None
             before = [t.clone() for t in (*expected.wide, *expected.eager)]
-            v._look_closer(tree, inputs, expected, patterns)
+            v.oracle.look_closer(tree, inputs, expected, patterns)
             assert all(map(torch.equal, before, (*expected.wide, *expected.eager)))
             moved = expected.moved
             assert moved is not None and 1e-9 < moved[1].max < 1e-5
@@ -172,16 +173,16 @@ def test_who_fails_by_little_is_looked_at_in_more_patterns(
     status: str,
 ) -> None:
     """One may not show how far a draw moves: who is right by eight is right, and counted once."""
-    look, patterns = Verification._look_closer, []
+    look, patterns = Oracle.look_closer, []
 
-    def looked(self: Verification, *given: Any, **more: Any) -> None:
+    def looked(self: Oracle, *given: Any, **more: Any) -> None:
         look(self, *given, **more)
         patterns.append(given[3] if len(given) > 3 else 1)
         if patterns[-1] == calibrate.PATTERNS and tells:
             for scale in given[2].moved:
                 scale.max, scale.rms = 8 * scale.max, 8 * scale.rms
 
-    monkeypatch.setattr(Verification, "_look_closer", looked)
+    monkeypatch.setattr(Oracle, "look_closer", looked)
     if sparing:
         monkeypatch.setattr(device, "PEAK", 1 << 60)
     source = task_of("return x * 3 + x.abs()", "[torch.randn(64, 256)]")
@@ -226,7 +227,7 @@ def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
     assert v["status"] == status, v["reason"]
     (planted,) = [f for f in v["correctness"]["families"] if f["name"] == "planted"]
     assert planted["passed"] == (status == "correct")
-    assert planted["seeds"] == (verify.ELSEWHERE if status == "correct" else 1), planted
+    assert planted["seeds"] == (check_output.ELSEWHERE if status == "correct" else 1), planted
 
 
 def test_timed_calls_that_agree_with_eager_cost_no_forward(

@@ -1,0 +1,281 @@
+"""A builder process that makes one text, and what it is asked."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import kernelwright
+from kwharness.base.protocol import Closed, ProtocolError, Timeout
+from kwharness.build import (
+    build_requests,
+    compilers,
+    object_cache,
+    reports,
+)
+from kwharness.build.artifacts import (
+    LOAD_INLINE,
+)
+from kwharness.clients.errors import (
+    how_it_ended,
+    sentence,
+)
+from kwharness.clients.workshop import Failed, name_of
+from kwharness.machine import toolchain
+from kwharness.process import policy
+from kwharness.process.fork_client import ForkServer, Worker
+
+IMPORT_TIMEOUT = 60.0
+COMPILE_TIMEOUT = compilers.COMPILE_TIMEOUT * 2 + 20
+MAX_REQUESTS = 1000  # of a candidate that is imported, where the same is asked for more than once
+MAX_HEADER = 1 << 30
+COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
+headers_lock = threading.Lock()  # held while what many builds need is made
+Progress = Callable[[str], None]
+
+
+def warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cuda: bool) -> bool:
+    target = os.path.join(light, compilers.SHIM + ".gch", object_cache.header_key(flags))
+    if os.path.exists(target):
+        return True
+    if not toolchain.compiler():
+        return False
+    folder = os.path.dirname(target)
+    others = sorted(os.scandir(folder), key=lambda e: e.stat().st_mtime)
+    for old in others[: max(0, len(others) - object_cache.MAX_HEADERS + 1)]:
+        os.unlink(old.path)
+    request = {"kind": "header", "flags": list(flags), "cuda": cuda}
+    return made(server, light, request, target, mode)
+
+
+def made(server: ForkServer, light: str, request: dict[str, Any], target: str, mode: str) -> bool:
+    """Has a builder make a file of a folder of headers of ours. Returns whether it is there."""
+    with compiler_of(server, Sees(light, bool(request.get("cuda"))), mode) as worker:
+        answer, fds = ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
+        try:
+            if isinstance(answer, str) or not fds:
+                return False
+            object_cache.copy_into(fds[0], target, MAX_HEADER)
+        finally:
+            object_cache.close_all(fds)
+    return os.path.exists(target)
+
+
+class Maker:
+    """Builds requests one after the other (workshop.Maker), by one builder as long as that sees
+    what each needs.
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        cache_dir: str,
+        mode: str,
+        arch: str,
+        text: str,
+        note: Progress,
+        warm: bool = False,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """``text`` is the candidate's, whose lines are named. ``note`` is told what is compiled.
+        ``warm``: a builder is started at once, which makes NVRTC ready. ``whole``: see workshop.
+        """
+        self._whole = whole
+        self._server, self._cache, self._mode = server, cache_dir, mode
+        self._arch, self._text, self._note = arch, text, note
+        self._builder: Worker | None = None
+        self._sees: Sees | None = None
+        self.stopped = False
+        if warm:
+            self._sees = Sees("", True, tuple(build_requests.includes_of([text])))
+            self._builder = compiler_of(server, self._sees, mode, warm=True)
+
+    def checked(self, raw: Any) -> dict[str, Any]:
+        try:
+            return build_requests.checked_request(raw, self._arch, whole=self._whole)
+        except (KeyError, TypeError, ValueError) as e:
+            said = f"the candidate's request to build is malformed: {e!s:.200}"
+            raise Failed("rejected", sentence(said)) from e
+
+    def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        artifact = object_cache.cached_object(self._cache, request)
+        if artifact is not None:
+            return artifact
+        if (said := object_cache.cached_failure(self._cache, request)) is not None:
+            raise reports.failure_of(said, request, self._text)
+        self._note(COMPILING + name_of(request))
+        light = ""
+        if request["kind"] == LOAD_INLINE and not request.get("whole"):
+            with headers_lock:
+                light = _light(self._server, self._cache, request, self._mode)
+        cuda = request.get("language") == "cuda"
+        sees = Sees(light, cuda, tuple(request.get("includes", ())))
+        if self._builder is not None and sees != self._sees:
+            self.close()
+        if self._builder is None:
+            self._builder, self._sees = compiler_of(self._server, sees, self._mode), sees
+        if self.stopped:
+            raise Failed("crashed", "nobody waits for it any more")
+        try:
+            return _compile(
+                self._builder, self._cache, request, self._text, min(seconds, COMPILE_TIMEOUT)
+            )
+        except BaseException:
+            self.close()  # who was late, or has ended, builds nothing more
+            raise
+
+    def stop(self) -> None:
+        self.stopped = True
+        builder = self._builder
+        if builder is not None:
+            builder.end()
+
+    def close(self) -> None:
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            builder.kill()
+            builder.wait(10)
+
+
+class Sees(NamedTuple):
+    """What a builder sees of what lies outside of its sandbox."""
+
+    light: str = ""  # the folder of our lighter headers
+    cuda: bool = False  # the toolkit
+    includes: tuple[str, ...] = ()  # folders of CUTLASS's headers
+
+
+def compiler_of(server: ForkServer, sees: Sees, mode: str, warm: bool = False) -> Worker:
+    """Starts a builder. ``warm`` has it make NVRTC ready."""
+    home = toolchain.cuda_home() if sees.cuda else ""
+    config: dict[str, Any] = {"sandbox": mode, "threads": 1, "cuda_home": home, "warm": warm}
+    config["read_only"] = [f for f in (sees.light, home, *sees.includes) if f]
+    return server.spawn("builder", config | ({"light": sees.light} if sees.light else {}))
+
+
+def recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool]:
+    """Returns what the candidate asks to have built, and whether it fails to be imported: the word
+    of a process that ran the candidate, without a device and with stand-ins for what it builds.
+    """
+    msg = {"op": "record", "source": text, "forbids": forbids}
+    answer = problem_if_dead(worker, msg, IMPORT_TIMEOUT)
+    if isinstance(answer, str):
+        raise Failed("timed_out" if "longer" in answer else "crashed", answer)
+    given = answer.get("requests")
+    requests = given[:MAX_REQUESTS] if isinstance(given, list) else []
+    return requests, answer.get("error") is not None
+
+
+def _compile(
+    worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
+) -> dict[str, Any]:
+    launched = bool(request.get("launched"))
+    cuda = request.get("language") == "cuda"
+    enough = launched and kernelwright.nvrtc_version()
+    if cuda and not enough and not os.access(toolchain.nvcc(), os.X_OK):
+        raise toolchain.Missing(toolchain.NO_NVCC)
+    if not launched and not os.access(toolchain.compiler(), os.X_OK):
+        # Nobody's candidate: it may have been there when the machine was measured.
+        raise toolchain.Missing(toolchain.NO_COMPILER)
+    answer, fds = ask(worker, {"op": "compile", "request": request}, timeout)
+    try:
+        if isinstance(answer, str):
+            raise Failed(
+                "timed_out" if "longer" in answer else "build_failed", f"compiling: {answer}"
+            )
+        if not answer.get("ok"):
+            raise Failed(
+                "build_failed",
+                f"compiling: {reports.message_of(answer)}",
+            )
+        report: dict[str, Any] = {
+            "log": str(answer.get("log") or "")[: compilers.LOG_KEPT],
+            "vectorised": reports.diagnostics_of(answer.get("vectorised")),
+            "missed": reports.diagnostics_of(answer.get("missed")),
+            "kernels": reports.resources(answer.get("kernels")),
+        }
+        if answer.get("killed"):
+            raise policy.SandboxError(
+                "the compiler was killed from outside, or by the kernel for want of memory"
+            )
+        key = object_cache.object_key(request)
+        said = reports.said_by(answer, report["log"])
+        if len(fds) != 1 or said["reaches"]:
+            if not said["late"]:
+                object_cache.write_json(
+                    object_cache.path_in(cache_dir, "objects", key + object_cache.FAILED),
+                    {"key": key, **said},
+                )
+            raise reports.failure_of(said, request, text)
+        path = object_cache.path_in(cache_dir, "objects", key + ".so")
+        sha256 = object_cache.copy_into(fds[0], path, object_cache.MAX_BYTES)
+    finally:
+        object_cache.close_all(fds)
+    artifact = {
+        "key": key,
+        "kind": request["kind"],
+        "name": request["name"],
+        "request": request["request"],
+        "sha256": sha256,
+        "path": path,
+        "loaded": str(answer.get("loaded") or "")[:64],
+    }
+    object_cache.write_json(path.removesuffix(".so") + ".json", {**artifact, "report": report})
+    return {**artifact, "report": report}
+
+
+def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: str) -> str:
+    """Returns the folder of lighter headers for a request of load_inline.
+
+    They are precompiled for flags that come a second time: once costs more than it saves. What
+    CUDA's needs beside them is made when it is first asked for: it takes half as long as one build
+    without.
+    """
+    cuda = request.get("language") == "cuda"
+    light = object_cache.light_tensor(cache_dir) if cuda else object_cache.light_header(cache_dir)
+    if cuda:
+        helper = os.path.join(light, compilers.HELPER)
+        if not os.path.exists(helper) and not made(
+            server, light, {"kind": "helper", "cuda": True}, helper, mode
+        ):
+            return ""
+    seen = os.path.join(light, object_cache.header_key(request["flags"]) + ".seen")
+    if os.path.exists(seen):
+        warm(server, light, request["flags"], mode, cuda=cuda)
+    else:
+        object_cache.replace_file(seen, b"")
+    return light
+
+
+def ask(
+    worker: Worker, msg: dict[str, Any], timeout: float, given: Sequence[int] = ()
+) -> tuple[dict[str, Any] | str, list[int]]:
+    """An answer and its descriptors, or a sentence on why there is none."""
+    try:
+        worker.channel.send(msg, given)
+        return worker.channel.recv(timeout)
+    except Timeout:
+        return f"it took longer than {timeout:g} s", []
+    except Closed:
+        end = worker.wait(5)
+        if end is not None and end.blameless:
+            raise policy.SandboxError(f"a builder {how_it_ended(end)}") from None
+        if end is None or end.signal is None:
+            return "its process ended by itself", []
+        if end.reason == "oom":
+            return "its process was killed for want of memory or processor time", []
+        return f"its process died of signal {end.signal}", []
+    except ProtocolError as e:
+        return f"its process broke the protocol: {e}", []
+
+
+def problem_if_dead(worker: Worker, msg: dict[str, Any], timeout: float) -> dict[str, Any] | str:
+    answer, fds = ask(worker, msg, timeout)
+    object_cache.close_all(fds)
+    if isinstance(answer, str):
+        doing = "importing the candidate" if msg["op"] == "record" else "reading the source"
+        return f"{doing}: {answer}"
+    return answer

@@ -1,0 +1,55 @@
+"""What a forward must read and write at least."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kwharness.base.tensors import DTYPES
+
+# What reads all that it is given, whatever its values are.
+NEED_ALL = set(
+    """
+    abs neg relu leaky_relu sigmoid tanh softplus selu elu gelu silu mish hardtanh hardswish
+    hardsigmoid exp log sqrt rsqrt square pow add sub rsub mul div clamp clamp_min clamp_max
+    minimum maximum sum mean amax amin max min argmax argmin var std norm linalg_vector_norm
+    logsumexp softmax log_softmax cumsum layer_norm group_norm rms_norm
+    """.split()  # noqa: SIM905
+)
+
+
+def bytes_of(specs: list[dict[str, Any]]) -> int:
+    return sum(
+        DTYPES[s["dtype"]].itemsize * math.prod(s["shape"]) for s in specs if s["dtype"] in DTYPES
+    )
+
+
+def needed_bytes(graph: Any) -> int:
+    """Returns the bytes of inputs and outputs of a captured graph where every element of them is
+    certainly read or written, whatever inputs without structure hold, else 0. A slice, a gather, a
+    mask or a strided window need not read all, nor does a product; a view need not write.
+    """
+    try:
+        nodes = {str(n["name"]): n for n in graph["nodes"]}
+        inputs = {str(i["name"]): i for i in graph["inputs"]}
+        if any(n["many"] or n["op"].split(".")[1] not in NEED_ALL for n in nodes.values()):
+            return 0
+        given = _refs(graph["outputs"])
+        used = {r for n in nodes.values() for r in _refs([n["args"], n["kwargs"]])}
+        if len(set(given)) < len(given) or not set(given) <= set(nodes):
+            return 0
+        if not set(inputs) <= used or not set(nodes) <= used | set(given):
+            return 0
+        if any(0 in i["strides"] for i in inputs.values()):
+            return 0  # some of it is expanded
+        return bytes_of([*inputs.values(), *(o for g in given for o in nodes[g]["outputs"])])
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+        return 0  # there is none, or it is a reference's invention
+
+
+def _refs(tree: Any) -> list[str]:
+    """Returns the names of the tensors in a part of a graph."""
+    if isinstance(tree, dict):
+        own = [str(tree["ref"])] if "ref" in tree else []
+        return own + [r for v in tree.values() for r in _refs(v)]
+    return [r for v in tree for r in _refs(v)] if isinstance(tree, (list, tuple)) else []
