@@ -19,7 +19,7 @@ from rl import losses, policy
 from rl.batch import Batch, Row, number
 from rl.draw import Work
 from rl.errors import BadInput
-from rl.generation import generate
+from rl.generation import generator
 from rl.learner import Learner
 from rl.sampler import sampling
 from rl.settings import Lora, Machine, Optimiser
@@ -81,7 +81,7 @@ def _speed(go: Callable[[], int]) -> float:
 def _sample(learner: Learner, batch: int, prompt: list[int], tokenizer: Any) -> int:
     lot = [Work(prompt, ANSWER, seed=i) for i in range(batch)]
     with sampling(learner.module.model):
-        generate(learner.module.model, lot, -1, int(tokenizer.eos_token_id))
+        generator(learner.module.model, batch, int(tokenizer.eos_token_id)).answer(lot, -1)
     return batch * ANSWER
 
 

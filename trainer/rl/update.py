@@ -17,6 +17,7 @@ from rl.estimate import Estimator
 from rl.guards import Guard
 from rl.learner import Learner
 from rl.trajectories import Episode
+from rl.world import World
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,15 @@ def prepare(
         weights,
         mask,
     )
+
+
+def gap_of(p: Prepared, world: World) -> tuple[float, float]:
+    """Returns mean and maximum of the differences of the sampler's log-probabilities from the
+    trainer's, in nats, over the tokens of all processes, which must all call it. A difference that
+    is no number counts as without end.
+    """
+    gap = torch.cat(world.gather((p.old - p.sampler).abs())).double().nan_to_num(math.inf)
+    return (float(gap.mean()), float(gap.max())) if len(gap) else (0.0, 0.0)
 
 
 def minibatches(rows: Sequence[Row], n: int, rng: random.Random) -> list[list[Row]]:
