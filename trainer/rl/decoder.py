@@ -44,8 +44,12 @@ class Decoder:
         self.on_gpu = self.device.type == "cuda"
         self.weights = w = Weights(inner, torch.bfloat16 if self.on_gpu else torch.float32)
         self.slots = slots
+        # One stream for all graphs, that they share memory.
+        self.stream = torch.cuda.Stream(self.device) if self.on_gpu else None
         self.flash = self.on_gpu and w.width % 8 == 0 and w.width <= 256
-        self.flash = self.flash and torch.cuda.get_device_capability(self.device) >= (8, 0)
+        if self.flash:  # as PyTorch's FlashAttention is made for
+            recent = torch.cuda.get_device_capability(self.device) >= (8, 0)
+            self.flash = recent and torch.version.hip is None
         self._clear()
 
     def _clear(self) -> None:
@@ -53,8 +57,11 @@ class Decoder:
         self.room = self.length = self.limit = 0
         self.cache = torch.zeros(2, len(w.layers), 0, 0, w.keys, w.width, dtype=w.dtype)
         self.shared: dict[tuple[int, ...], Tensor] = {}
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
         self.graphs: dict[Key, Any] = {}
-        self.pool: Any = None
+        self.pool: Any = None  # one without graphs must not be taken again
 
     @torch.no_grad()
     def answer(
@@ -132,7 +139,8 @@ class Decoder:
         if (room, limit) != (self.room, self.limit):
             if room > self.room:
                 self._clear()
-            self.room, self.limit, self.graphs = room, limit, {}
+            self._forget_graphs()
+            self.room, self.limit = room, limit
             kept = {"dtype": torch.long, "device": self.device}
             self.rows = torch.arange(room + 1, **kept)
             self.token, self.at = torch.zeros(room, **kept), torch.zeros(room, **kept)
@@ -145,6 +153,7 @@ class Decoder:
 
     def _grow(self, length: int) -> None:
         """Has as many places in each slot, and keeps what is in them."""
+        self._forget_graphs()
         _, layers, *_, keys, width = self.cache.shape
         new = torch.zeros(
             2, layers, self.room, _up(length), keys, width,
@@ -152,7 +161,7 @@ class Decoder:
         )  # fmt: skip
         if self.length:
             new[:, :, :, : self.length] = self.cache
-        self.cache, self.length, self.graphs = new, _up(length), {}
+        self.cache, self.length = new, _up(length)
         self.edges = (self.rows * self.length).int()
         self.query_edges = (self.rows * self.weights.groups).int()
 
@@ -244,7 +253,8 @@ class Decoder:
     def _capture(self, key: Key) -> Any:
         """Returns the graph of a step."""
         before = self.token.clone(), self.at.clone()
-        stream, now = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        stream, now = self.stream, torch.cuda.current_stream(self.device)
+        assert stream is not None
         stream.wait_stream(now)
         with torch.cuda.stream(stream):
             self._step(*key)  # libraries make their workspaces now

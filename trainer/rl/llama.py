@@ -169,8 +169,8 @@ class Weights:
         self.layers = [Layer(layer, shape, dtype) for layer in inner.model.layers]
         self.norm = Norm(inner.model.norm)
         head = inner.get_output_embeddings()
-        self.head = head.weight.detach()
-        self.head_bias = None if head.bias is None else head.bias.detach()
+        self.head = head.weight.detach().float()
+        self.head_bias = None if head.bias is None else head.bias.detach().float()
         self.rotary = inner.model.rotary_emb
 
     def rotations(self, length: int) -> tuple[Tensor, Tensor]:

@@ -85,9 +85,9 @@ class Engine:
         self.change = threading.Condition()
         with self.lease.held():
             self.model.to(self.device)
-            end, pad = int(self.tokenizer.eos_token_id), self.tokenizer.pad_token_id
-            self.end = end
-            self.generator = generator(self.model, self.batch, end if pad is None else int(pad))
+            self.end, pad = int(self.tokenizer.eos_token_id), self.tokenizer.pad_token_id
+            pad = self.end if pad is None else int(pad)
+            self.generator = generator(self.model, self.batch, pad, _tell)
             # What does not compute is found before anybody asks.
             self.sample([Work(self.chat.prompt([{"role": "user", "content": "a"}])[:8], 1)])
 
@@ -144,6 +144,10 @@ def _device(name: str, gpu: int) -> torch.device:
         return torch.device("cpu")
     require(gpu < torch.cuda.device_count(), f"PyTorch finds no GPU {gpu} here", "name another gpu")
     return torch.device("cuda", gpu)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _empty_cache(device: torch.device) -> None:

@@ -121,10 +121,13 @@ def prepare(
 
 def gap_of(p: Prepared, world: World) -> tuple[float, float]:
     """Returns mean and maximum of the differences of the sampler's log-probabilities from the
-    trainer's, in nats, over the tokens of all processes, which must all call it. A difference that
-    is no number counts as without end.
+    trainer's, in nats, over the tokens of all processes, which must all call it. Where the
+    sampler's is no number the difference is infinite. Where the trainer's is none, its loss will
+    be none either, which says more.
     """
-    gap = torch.cat(world.gather((p.old - p.sampler).abs())).double().nan_to_num(math.inf)
+    old, sampler = torch.cat(world.gather(torch.stack([p.old, p.sampler])), dim=1).double()
+    there = old.isfinite()
+    gap = (old - sampler)[there].abs().nan_to_num(math.inf, posinf=math.inf)
     return (float(gap.mean()), float(gap.max())) if len(gap) else (0.0, 0.0)
 
 
