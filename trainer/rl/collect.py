@@ -204,7 +204,8 @@ def opened(
     model = policy.load_actor(base, Lora(), seed)
     policy.check_fit(model, tokenizer, base)
     model.to(stage.world.device)
-    return chat, LocalSampler(model, tokenizer, s.tokens, s.batch, stage.note, stage.world.lease)
+    lease = stage.world.lease
+    return chat, LocalSampler(model, tokenizer, s.tokens, s.batch, stage.note, lease, s.engine)
 
 
 def ended(episode: Episode) -> bool:

@@ -62,11 +62,9 @@ class Draw:
         """Returns the tokens [n] that follow in the n rows ``at``, of logits [n, vocabulary]. A row
         that is finished does not keep its own.
         """
-        logits = logits.float()
-        logs = torch.log_softmax(logits, dim=-1)
-        drawn = self._draw(logits, at)
-        said = logs.gather(-1, drawn[:, None])[:, 0].tolist()
-        for i, token, log in zip(at, drawn.tolist(), said, strict=True):
+        self.breathe()
+        drawn, said = self._draw(logits, at)
+        for i, token, log in zip(at, drawn.tolist(), said.tolist(), strict=True):
             row = self.rows[i]
             if not row.finished:
                 row.ids.append(token)
@@ -84,18 +82,32 @@ class Draw:
         """Returns which rows are done [rows]."""
         return torch.tensor([w.finished for w in self.rows], device=input_ids.device)
 
-    def _draw(self, logits: Tensor, at: Sequence[int]) -> Tensor:
-        """Returns a token of each row by inversion: temperature 0 takes the likeliest."""
+    def _draw(self, logits: Tensor, at: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Returns a token of each row, and its log-probability."""
         rows, generators = [self.rows[i] for i in at], [self.generators[i] for i in at]
         points = torch.tensor([torch.rand((), generator=g).item() for g in generators])
         heat = torch.tensor([w.temperature for w in rows], device=logits.device)
-        p = torch.softmax(logits / heat.clamp(min=1e-6)[:, None], dim=-1).double()
+        top = None
         if any(w.top_p < 1 for w in rows):
-            p = _nucleus(p, torch.tensor([w.top_p for w in rows], device=p.device))
-        sums = p.cumsum(-1)
-        points = points.double().to(p.device)[:, None] * sums[:, -1:]
-        found = torch.searchsorted(sums, points, right=True)[:, 0].clamp(max=p.shape[-1] - 1)
-        return torch.where(heat == 0, logits.argmax(-1), found)
+            top = torch.tensor([w.top_p for w in rows], device=logits.device)
+        return pick(logits, points.to(logits.device), heat, top)
+
+
+def pick(logits: Tensor, points: Tensor, heat: Tensor, top: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns a token of each row [n] of logits [n, vocabulary] by inversion, and its
+    log-probability at temperature 1. ``points`` [n] in [0, 1) decide; ``heat`` [n] are
+    temperatures, of which 0 takes the likeliest; ``top`` [n] is the top_p of each row. Nothing here
+    waits for a GPU.
+    """
+    logits = logits.float()
+    p = torch.softmax(logits / heat.clamp(min=1e-6)[:, None], dim=-1).double()
+    if top is not None:
+        p = _nucleus(p, top)
+    sums = p.cumsum(-1)
+    aims = points.double()[:, None] * sums[:, -1:]
+    found = torch.searchsorted(sums, aims, right=True)[:, 0].clamp(max=p.shape[-1] - 1)
+    tokens = torch.where(heat == 0, logits.argmax(-1), found)
+    return tokens, torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, None])[:, 0]
 
 
 def _nucleus(p: Tensor, most: Tensor) -> Tensor:

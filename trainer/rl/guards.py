@@ -10,6 +10,7 @@ from rl.errors import Stopped
 
 FEWEST = 10  # gradient norms that are known before one is a spike
 WINDOW = 100
+WIDEST = 20  # of the mean gap that is allowed, at one token
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,9 @@ class Bounds:
     step. ``kl_skip``: an update that moved so far is the step's last, and not applied.
     ``norm_skip``: an update whose gradient norm is so many times the median of the last hundred is
     not applied, unless as many as ``patience`` before it were not: large is what is usual now, and
-    the norm is clipped anyway.
+    the norm is clipped anyway. ``sampler_gap``: the mean difference in nats, of log-probabilities
+    that were sampled here from the trainer's, which no update is made beyond; one token may differ
+    by 20 times that.
     """
 
     entropy_low: float = 0.001
@@ -32,6 +35,7 @@ class Bounds:
     patience: int = 3
     kl_skip: float = 0.5
     norm_skip: float = 30.0
+    sampler_gap: float = 0.05
 
 
 @dataclass
@@ -70,6 +74,21 @@ class Guard:
                 "lower the learning rate, or look at the trajectories of that step; "
                 "the last checkpoint is from before it",
             )
+
+    def check_gap(self, mean: float, most: float, step: int) -> None:
+        """Raises Stopped where the sampler and the trainer do not say the same of sampled tokens:
+        ``mean`` and ``most`` of the differences of log-probabilities, in nats.
+        """
+        bound = self.bounds.sampler_gap
+        if bound <= 0 or (mean <= bound and most <= WIDEST * bound):
+            return
+        raise Stopped(
+            f"the sampler's log-probabilities in step {step} are {mean:.3g} nats a token from the "
+            f"trainer's, at one token {most:.3g}, and may be {bound:g} and {WIDEST * bound:g}: "
+            "nothing was updated",
+            'set sampling.engine to "transformers", take the trajectories of that step away and '
+            "start again; or widen bounds.sampler_gap",
+        )
 
     def check(self, metrics: dict[str, Any], step: int) -> None:
         """Raises Stopped where the policy has collapsed."""

@@ -26,6 +26,7 @@ from rl.chat import Chat
 from rl.episodes import Environment, Limits, play
 from rl.errors import BadInput, Unreachable
 from rl.estimate import Estimator
+from rl.generation import ENGINES
 from rl.guards import Bounds, Guard
 from rl.http import Client
 from rl.learner import Learner
@@ -34,7 +35,7 @@ from rl.settings import Lora, Machine, Optimiser, Saving, require
 from rl.stage import Stage
 from rl.tasks import Curriculum, TaskOrder, read_tasks
 from rl.trajectories import Episode, Sample
-from rl.update import Ppo, Prepared, prepare, update_critic, update_policy
+from rl.update import Ppo, Prepared, gap_of, prepare, update_critic, update_policy
 
 # What the episode API takes as a policy's version.
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -57,12 +58,14 @@ class Served:
 @dataclass(frozen=True)
 class Sampling:
     """``kind``: "local", or "server", an OpenAI-compatible one at ``url``. ``tokens``: the most of
-    an answer. ``batch``: prompts that are sampled at once.
+    an answer. ``batch``: prompts that are sampled at once. ``engine``: "auto", or "transformers",
+    which samples by transformers' generate whatever the model.
     """
 
     kind: str = "local"
     tokens: int = 512
     batch: int = 64
+    engine: str = "auto"
     url: str = ""
     model: str = ""
     token_env: str = ""
@@ -118,6 +121,9 @@ class Settings:
         require(min(self.ppo.epochs, self.ppo.minibatches) > 0, "epochs and minibatches: above 0")
         known = self.sampling.kind in ("local", "server")
         require(known, f"sampling.kind cannot be {self.sampling.kind}", "say local or server")
+        known = self.sampling.engine in ENGINES
+        said = " or ".join(ENGINES)
+        require(known, f"sampling.engine cannot be {self.sampling.engine}", f"say {said}")
 
 
 def token(name: str) -> str:
@@ -154,6 +160,7 @@ class Trainer:
         self.critic = self._critic() if s.estimator.kind == "gae" else None
         self.reference = self._reference() if s.ppo.kl else None
         self._plain: Any = None
+        self._local: LocalSampler | None = None
         learners = [self.actor] + ([self.critic] if self.critic else [])
         self.saver = saving.Saver(stage, s.saving, learners, self.tokenizer, self.guard)
         self._source()
@@ -241,6 +248,8 @@ class Trainer:
         rng = random.Random(f"{s.seed} {step}")
         p = prepare(kept, self.actor, self.critic, self.reference, s.estimator, s.ppo)
         said = metrics.of_episodes(every, dropped, lost)
+        if s.tasks and self.server is None:
+            self.guard.check_gap(*gap_of(p, world), step)
         if self.critic is not None:
             said |= update_critic(p, self.critic, s.ppo, self.guard, step, rng)
             pairs = [x for part in world.gather(valued(p, kept)) for x in part]
@@ -318,7 +327,13 @@ class Trainer:
         with self.stage.world.lease.held():
             sampler = self._sampler(step)
         parallel = s.environment.parallel
-        return play(jobs, self.environment, self.chat, sampler, s.limits, version, seed, parallel)
+        try:
+            return play(
+                jobs, self.environment, self.chat, sampler, s.limits, version, seed, parallel
+            )
+        finally:
+            if self._local is not None:
+                self._local.release()
 
     def _sampler(self, step: int) -> LocalSampler | ServerSampler:
         c = self.settings.sampling
@@ -332,9 +347,14 @@ class Trainer:
                 self.server.model = name
                 self.stage.world.any(False)  # wait until it is served
             return self.server
-        lease = self.stage.world.lease
-        note = self.stage.note
-        return LocalSampler(self._whole(), self.tokenizer, c.tokens, c.batch, note, lease)
+        if self._local is None:
+            lease, note = self.stage.world.lease, self.stage.note
+            self._local = LocalSampler(
+                self._whole(), self.tokenizer, c.tokens, c.batch, note, lease, c.engine
+            )
+        else:
+            self._local.renew(self._whole())
+        return self._local
 
     def _whole(self) -> Any:
         """Returns a model to sample from: the one in training, or a copy where that is spread."""

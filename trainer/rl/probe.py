@@ -19,7 +19,7 @@ from rl import losses, policy
 from rl.batch import Batch, Row, number
 from rl.draw import Work
 from rl.errors import BadInput
-from rl.generation import generate
+from rl.generation import Generator, generator
 from rl.learner import Learner
 from rl.sampler import sampling
 from rl.settings import Lora, Machine, Optimiser
@@ -56,7 +56,8 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
     inside = [i % min(len(tokenizer), 256) for i in range(ROW)]
     try:
         trained = _speed(lambda: _train(learner, inside))
-        sampled = _speed(lambda: _sample(learner, settings.batch, inside[:PROMPT], tokenizer))
+        by = generator(model, settings.batch, int(tokenizer.eos_token_id), stage.note)
+        sampled = _speed(lambda: _sample(by, learner, settings.batch, inside[:PROMPT]))
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise BadInput(
             f"the model in {base} does not compute: {policy.first_line(error)}",
@@ -78,10 +79,10 @@ def _speed(go: Callable[[], int]) -> float:
     return go() / max(time.monotonic() - began, 1e-9)
 
 
-def _sample(learner: Learner, batch: int, prompt: list[int], tokenizer: Any) -> int:
+def _sample(by: Generator, learner: Learner, batch: int, prompt: list[int]) -> int:
     lot = [Work(prompt, ANSWER, seed=i) for i in range(batch)]
     with sampling(learner.module.model):
-        generate(learner.module.model, lot, -1, int(tokenizer.eos_token_id))
+        by.answer(lot, -1)
     return batch * ANSWER
 
 

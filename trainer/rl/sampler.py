@@ -16,7 +16,7 @@ import torch
 
 from rl.draw import Work
 from rl.errors import BadInput, OutOfMemory, Unreachable, out_of_memory
-from rl.generation import generate
+from rl.generation import Generator, generator
 from rl.http import Client, HTTPError
 from rl.lease import FREE, Lease
 from rl.policy import unwrapped
@@ -32,7 +32,9 @@ class Completion:
 
 
 class LocalSampler:
-    """Samples from the weights that are trained. It holds the device by itself."""
+    """Samples from the weights that are trained, as they are when it is made or renewed. It holds
+    the device by itself. ``batch``: the most answers at once; ``engine`` as rl.generation has it.
+    """
 
     def __init__(
         self,
@@ -42,8 +44,10 @@ class LocalSampler:
         batch: int,
         note: Callable[[str], None] = lambda _: None,
         lease: Lease = FREE,
+        engine: str = "auto",
     ) -> None:
         self.model = model
+        self.engine = engine
         self.note = note
         self.lease = lease
         self.end = int(tokenizer.eos_token_id)
@@ -52,6 +56,17 @@ class LocalSampler:
         self.most = most
         self.batch = batch
         self.halved = False
+        self._told = ""
+        self._generator: Generator | None = None
+
+    def renew(self, model: Any) -> None:
+        """Samples from the weights that a model has now."""
+        self.model = model
+        self.release()
+
+    def release(self) -> None:
+        """Lets go of the memory that sampling takes, until the next answer."""
+        self._generator = None
 
     def sample(self, prompts: Sequence[list[int]], seed: int) -> list[Completion]:
         """Returns a completion of each prompt, none where a prompt leaves no room. The same prompts
@@ -62,37 +77,46 @@ class LocalSampler:
         works = [
             Work(p, min(self.most, context - len(p)), seed=draws.getrandbits(62)) for p in prompts
         ]
-        fits = sorted((w for w in works if w.most > 0), key=lambda w: len(w.prompt))
+        # Prompts that are the same beside each other: they are read once.
+        fits = sorted((w for w in works if w.most > 0), key=lambda w: (len(w.prompt), w.prompt))
         with self.lease.held(), sampling(self.model):
-            while fits:
-                lot = fits[: self.batch]
-                if self._answered(lot):
-                    fits = fits[len(lot) :]
+            while left := [w for w in fits if not w.finished]:
+                self._answer(left)
         return [Completion(w.ids, w.logprobs, "stop" if w.ended else "length") for w in works]
 
-    def _answered(self, lot: list[Work]) -> bool:
-        """Answers a lot. Where memory is short, half as many are answered at once from then on, and
-        this lot was not; a second time it is OutOfMemory.
+    def _answer(self, left: list[Work]) -> None:
+        """Answers requests. Where memory is short, half as many are answered at once from then on,
+        and those that had not ended begin again; a second time it is OutOfMemory.
         """
+        at_once = min(self.batch, len(left))
         try:
-            generate(self.model, lot, self.end, self.pad, self.lease.breathe)
+            if self._generator is None:
+                self._generator = generator(
+                    self.model, self.batch, self.pad, self._tell, self.engine
+                )
+            self._generator.answer(left, self.end, self.lease.breathe)
+            return
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
-            if self.halved or len(lot) == 1:
+            if self.halved or at_once == 1:
                 raise OutOfMemory(
-                    f"out of memory where {len(lot)} answers are sampled at once",
+                    f"out of memory where {at_once} answers are sampled at once",
                     "lower sampling.batch or sampling.tokens",
                 ) from error
-        else:
-            return True
-        for work in lot:
-            work.ids, work.logprobs, work.ended = [], [], False
-        self.halved, self.batch = True, len(lot) // 2
+        for work in left:
+            if not work.finished:
+                work.ids, work.logprobs = [], []
+        self.halved, self.batch = True, at_once // 2
+        self.release()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        self.note(f"out of memory: {self.batch} answers are sampled at once, not {len(lot)}")
-        return False
+        self.note(f"out of memory: {self.batch} answers are sampled at once, not {at_once}")
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self.note(text)
+        self._told = text
 
 
 @contextlib.contextmanager

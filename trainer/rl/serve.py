@@ -34,7 +34,7 @@ from rl import policy
 from rl.chat import Chat
 from rl.draw import Refused, Work
 from rl.errors import BadInput, OutOfMemory, StageError, disk_error, out_of_memory
-from rl.generation import generate
+from rl.generation import generator
 from rl.lease import Lease
 from rl.settings import Lora, decode, require
 
@@ -85,6 +85,9 @@ class Engine:
         self.change = threading.Condition()
         with self.lease.held():
             self.model.to(self.device)
+            self.end, pad = int(self.tokenizer.eos_token_id), self.tokenizer.pad_token_id
+            pad = self.end if pad is None else int(pad)
+            self.generator = generator(self.model, self.batch, pad, _tell)
             # What does not compute is found before anybody asks.
             self.sample([Work(self.chat.prompt([{"role": "user", "content": "a"}])[:8], 1)])
 
@@ -130,8 +133,7 @@ class Engine:
 
     def sample(self, lot: list[Work]) -> None:
         """Samples the answers of a batch."""
-        pad, end = self.tokenizer.pad_token_id, int(self.tokenizer.eos_token_id)
-        generate(self.model, lot, end, end if pad is None else int(pad), self.lease.breathe)
+        self.generator.answer(lot, self.end, self.lease.breathe)
 
 
 def _device(name: str, gpu: int) -> torch.device:
@@ -142,6 +144,10 @@ def _device(name: str, gpu: int) -> torch.device:
         return torch.device("cpu")
     require(gpu < torch.cuda.device_count(), f"PyTorch finds no GPU {gpu} here", "name another gpu")
     return torch.device("cuda", gpu)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _empty_cache(device: torch.device) -> None:

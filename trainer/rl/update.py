@@ -17,6 +17,7 @@ from rl.estimate import Estimator
 from rl.guards import Guard
 from rl.learner import Learner
 from rl.trajectories import Episode
+from rl.world import World
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,18 @@ def prepare(
         weights,
         mask,
     )
+
+
+def gap_of(p: Prepared, world: World) -> tuple[float, float]:
+    """Returns mean and maximum of the differences of the sampler's log-probabilities from the
+    trainer's, in nats, over the tokens of all processes, which must all call it. Where the
+    sampler's is no number the difference is infinite. Where the trainer's is none, its loss will
+    be none either, which says more.
+    """
+    old, sampler = torch.cat(world.gather(torch.stack([p.old, p.sampler])), dim=1).double()
+    there = old.isfinite()
+    gap = (old - sampler)[there].abs().nan_to_num(math.inf, posinf=math.inf)
+    return (float(gap.mean()), float(gap.max())) if len(gap) else (0.0, 0.0)
 
 
 def minibatches(rows: Sequence[Row], n: int, rng: random.Random) -> list[list[Row]]:

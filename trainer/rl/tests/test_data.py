@@ -278,6 +278,15 @@ def test_a_collapse_is_named_and_what_recovers_is_none(
     Guard(Bounds(entropy_low=0, length_low=0, kl_high=0)).check({"entropy": 0.0}, 1)
 
 
+@pytest.mark.parametrize(("mean", "most"), [(0.06, 0.1), (0.001, 1.2), (math.inf, math.inf)])
+def test_a_sampler_far_from_the_trainer_is_named(mean: float, most: float) -> None:
+    guard = Guard(Bounds())
+    guard.check_gap(0.04, 0.9, 1)
+    with pytest.raises(Stopped, match=f"step 2 are {mean:.3g} nats a token from the trainer's"):
+        guard.check_gap(mean, most, 2)
+    Guard(Bounds(sampler_gap=0)).check_gap(mean, most, 2)
+
+
 def test_rank_correlation() -> None:
     assert metrics.rank_correlation([(1, 10), (2, 20), (3, 1000)]) == pytest.approx(1)
     assert metrics.rank_correlation([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)

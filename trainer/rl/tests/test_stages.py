@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rl import batch as batches
 from rl import bootstrap, critic, ppo, rft, stage, tiny, trajectories
 from rl.guards import Guard
 from rl.learner import Learner
+from rl.llama import Weights
 from rl.trajectories import Sample
 
 QUIET = {"every": 100, "tensorboard": False}
@@ -449,6 +451,25 @@ def test_an_update_that_moved_too_far_is_not_applied(tmp_path: Path, base: Path)
         code, lines = run(ppo.Settings, ppo.run, given)
     assert code == 0
     assert of(lines, "step")[0]["metrics"]["skipped"] == 1
+
+
+def test_a_sampler_that_is_off_the_trainer_updates_nothing(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = Weights.logits
+    monkeypatch.setattr(Weights, "logits", lambda self, states: 5 * logits(self, states))
+    with serving(Toy()) as url:
+        given = of_ppo(tmp_path, base, url) | {"steps": 1}
+        code, lines = run(ppo.Settings, ppo.run, given)
+        assert code == 3
+        assert "and may be 0.05 and 1: nothing was updated" in lines[-1]["reason"]
+        assert not of(lines, "step")
+        # As the hint says.
+        shutil.rmtree(tmp_path / "out" / "trajectories")
+        given["sampling"] = given.get("sampling", {}) | {"engine": "transformers"}
+        code, lines = run(ppo.Settings, ppo.run, given)
+    assert code == 0, lines[-1]
+    assert of(lines, "step")[0]["metrics"]["sampler_gap_max"] < 1e-4
 
 
 def test_a_server_that_samples(tmp_path: Path, base: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from rl.batch import Row
 from rl.guards import Bounds, Guard
 from rl.losses import Clip
-from rl.update import Ppo, Prepared, update_policy
+from rl.update import Ppo, Prepared, gap_of, update_policy
 
 
 class Actor:
@@ -60,6 +60,23 @@ def test_the_penalty_is_of_the_policy_against_the_reference() -> None:
     assert said["policy_loss"] == pytest.approx(0.01 - 1 + math.log(100), abs=1e-4)
     assert logs.grad is not None
     assert float(logs.grad) == pytest.approx(0.99, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("old", "sampler", "said"),
+    [
+        ([-1.0, -2.0], [-1.0, -2.5], (0.25, 0.5)),
+        ([-1.0, -2.0], [-1.0, math.nan], (math.inf, math.inf)),
+        ([-1.0, math.nan], [-1.5, math.nan], (0.5, 0.5)),  # which the loss will tell
+        ([], [], (0.0, 0.0)),
+    ],
+)
+def test_the_gap_of_a_sampler(
+    old: list[float], sampler: list[float], said: tuple[float, float]
+) -> None:
+    p = prepared(torch.tensor(old), torch.tensor(old))
+    p.sampler = torch.tensor(sampler)
+    assert gap_of(p, Actor(p.old).world) == said
 
 
 @pytest.mark.parametrize("times", [1, 2])
