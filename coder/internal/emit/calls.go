@@ -2,6 +2,7 @@ package emit
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright/coder/internal/plan"
@@ -9,8 +10,8 @@ import (
 
 // functions are those of <kw/math.h> beside the ones that every device has (kw::exp and
 // its like): a kernel that calls them says what it computes, operator by operator.
-const functions = "abs neg sqrt sin cos floor ceil trunc round exp2 log2 log10 " +
-	"relu relu6 sigmoid silu gelu gelu_tanh softplus hardsigmoid hardswish mish"
+var functions = strings.Fields("abs neg sqrt sin cos floor ceil trunc round exp2 log2 log10 " +
+	"relu relu6 sigmoid silu gelu gelu_tanh softplus hardsigmoid hardswish mish")
 
 // term is a formula of one operand: an operation of terms, a number, or the operand.
 type term struct {
@@ -82,7 +83,7 @@ func (b *body) function(v *plan.Value) (string, *plan.Value) {
 	if b.special != nil || v.Kind != plan.Point || v.DType != plan.F32 {
 		return "", nil
 	}
-	if len(v.Args) == 1 && strings.Contains(" "+functions+" ", " "+v.Op+" ") {
+	if len(v.Args) == 1 && slices.Contains(functions, v.Op) {
 		return v.Op, v.Args[0]
 	}
 	free := func(w *plan.Value) bool { return !b.cached[w] && b.rowed[w] == "" }

@@ -12,7 +12,7 @@ var headers = []struct {
 	includes []string // that it includes by itself
 	has      string   // what it declares in namespace kw, of what is called here
 }{
-	{"math", nil, "exp expm1 term log log1p tanh erf " + functions},
+	{"math", nil, "exp expm1 term log log1p tanh erf " + strings.Join(functions, " ")},
 	{"pack", nil, "load store aligned stream prefetch"},
 	{"parallel", nil, "parallel tiles each"},
 	{"reduce", nil, "Sum Product Max Min MaxNum ArgMax ArgMin block_reduce column_reduce pairwise_sum most " +
