@@ -202,7 +202,7 @@ func TestConvolutionBias(t *testing.T) {
 func TestNames(t *testing.T) {
 	nameless := regexp.MustCompile(`\b(?:[tp]\d+|[vs]_\w+)\b`)
 	for name, want := range map[string][]string{
-		"softmax":   {"def forward(self, inputs_0)", "const float exp_6 = kw::exp(inputs_0[129 * i0 + i1] - maxnum_1);"},
+		"softmax":   {"def forward(self, inputs_0)", "const float exp_1 = kw::exp(inputs_0[129 * i0 + i1] - maxnum_2);"},
 		"conv_pool": {"def forward(self, x_in)", "layer_weight = self._modules[\"layer\"]", "conv2d_out = F.conv2d(x_in, layer_weight, layer_bias)"},
 	} {
 		got, err := Builtin{}.Propose(context.Background(), input(committed(t)[name]))

@@ -487,13 +487,13 @@ func (b *body) compute(level int, roots ...*plan.Value) {
 		}
 		if b.ready[v] {
 			if level == len(b.g.Order)+1 {
-				b.line("const float %s = %s;", label(v), b.place(v))
-				b.name(v, label(v))
+				b.line("const float %s = %s;", b.label(v), b.place(v))
+				b.name(v, b.label(v))
 			}
 			return
 		}
 		if v.Kind != plan.Access && b.rowed[v] == "" {
-			for _, a := range v.Args {
+			for _, a := range b.operands(v) {
 				walk(a)
 			}
 		}
@@ -505,11 +505,11 @@ func (b *body) compute(level int, roots ...*plan.Value) {
 			b.name(v, bracketed(text))
 			return
 		}
-		if inPlace[v] && len(text) <= longestPart {
+		if inPlace[v] && (len(text) <= longestPart || slices.Contains(roots, v) && len(text) <= longestRoot) {
 			b.name(v, bracketed(text))
 			return
 		}
-		n := label(v)
+		n := b.label(v)
 		b.line("const %s %s = %s;", cppTypes[v.DType], n, text)
 		b.name(v, n)
 		if b.cached[v] {
@@ -529,8 +529,12 @@ func (b *body) computeOnce(roots ...*plan.Value) {
 	b.once = false
 }
 
-// longestPart is how many characters an expression has at most that stands in another.
-const longestPart = 60
+// How many characters an expression has at most that stands in another, and one that
+// stands where it is written.
+const (
+	longestPart = 60
+	longestRoot = 90
+)
 
 // inPlace returns the values that stand in the expression of the one value that needs
 // them: at the same level, and once.
@@ -546,7 +550,7 @@ func (b *body) inPlace(level int, memo map[*plan.Value]int, roots []*plan.Value)
 		if v.Kind == plan.Constant || v.Kind == plan.Access || b.names[v] != "" || b.ready[v] || b.rowed[v] != "" {
 			return
 		}
-		for _, a := range v.Args {
+		for _, a := range b.operands(v) {
 			uses[a]++
 			if b.level(v, memo) != level || !b.takesParts(v) {
 				uses[a]++
@@ -575,6 +579,9 @@ func (b *body) inPlace(level int, memo map[*plan.Value]int, roots []*plan.Value)
 func (b *body) takesParts(v *plan.Value) bool {
 	if v.Kind == plan.Load {
 		return len(v.Args) == 0
+	}
+	if name, _ := b.function(v); name != "" {
+		return true
 	}
 	switch v.Op {
 	case "max", "min", "where": // which computes what it does not take, too: no branch
@@ -681,6 +688,9 @@ func (b *body) expression(v *plan.Value) string {
 	}
 	if n := b.rowed[v]; n != "" {
 		return fmt.Sprintf("%s[i%d - start]", n, b.g.Inner)
+	}
+	if name, x := b.function(v); name != "" {
+		return fmt.Sprintf("kw::%s(%s)", name, bare(b.text(x)))
 	}
 	args := make([]string, len(v.Args))
 	for i, a := range v.Args {

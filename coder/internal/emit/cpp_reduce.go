@@ -289,7 +289,7 @@ func (b *body) called(accs []acc, stores []plan.Store) bool {
 		}
 		name = b.summed(c)
 	}
-	n := label(v)
+	n := b.label(v)
 	b.open("const %s %s = kw::%s(%s, [&](long long i%d)", cppTypes[v.DType], n, name, b.size(b.g.Inner), b.g.Inner)
 	b.push()
 	b.computeOnce(roots(accs, stores)...)

@@ -12,15 +12,12 @@ var headers = []struct {
 	includes []string // that it includes by itself
 	has      string   // what it declares in namespace kw, of what is called here
 }{
-	{"exp", nil, "exp expm1 term"},
-	{"log", []string{"exp"}, "log log1p"},
-	{"tanh", []string{"exp"}, "tanh"},
-	{"erf", []string{"exp"}, "erf"},
+	{"math", nil, "exp expm1 term log log1p tanh erf " + strings.Join(functions, " ")},
 	{"pack", nil, "load store aligned stream prefetch"},
 	{"parallel", nil, "parallel tiles each"},
 	{"reduce", nil, "Sum Product Max Min MaxNum ArgMax ArgMin block_reduce column_reduce pairwise_sum most " +
 		"sum mean prod max min maxnum argmax argmin"},
-	{"softmax", []string{"exp", "reduce"}, "MaxSum"},
+	{"softmax", []string{"reduce"}, "MaxSum"},
 	{"welford", []string{"reduce"}, "Welford reciprocal"},
 	{"scan", []string{"reduce"}, "block_scan scan_rows"},
 	{"launch", nil, "devices begins follow there together"},

@@ -5,27 +5,54 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernelwright/kernelwright/coder/internal/plan"
 )
 
-// label names a value in generated code by what it is: the operator, or the
+// label names a value in generated code by what it is: the function or operator, or the
 // tensor that it is read from, and its number.
-func label(v *plan.Value) string {
-	name := v.Op
+func (b *body) label(v *plan.Value) string {
+	name, _ := b.function(v)
 	switch {
+	case name != "":
 	case v.Kind == plan.Load && v.Buf != nil:
 		name = plainName(v.Buf.Name)
 	case v.Kind == plan.Position:
 		name = "index"
 	case v.Kind == plan.Access:
 		name = v.Args[0].Op
+	default:
+		name = v.Op
 	}
 	if !plan.Identifier(name) || strings.HasPrefix(name, "kernel") {
 		name = "t"
 	}
 	return fmt.Sprintf("%s_%d", name, v.ID)
+}
+
+// numberedName is a local that is called by what it is and its value's number: a label, or
+// what belongs to a reduction, of which several may be side by side (a13, a13_1). What a
+// GPU's kernels leave for each other (part13) is not: Python knows it, too.
+var numberedName = regexp.MustCompile(`^(?:(acc|ahead|apart|at|before|bad|carry|column|f|flags|from|held|inside|kept|low|parts|place|places|` +
+	`scratch|span|sum|to|top|[apqrsvwx])(\d+)((?:_\d+)?)|([A-Za-z]\w*_)(\d+))$`)
+
+// numbered gives the values of a candidate numbers in the order in which they come: 1, 2,
+// 3, each in all its names.
+func numbered(kernels string) string {
+	numbers := map[string]string{}
+	return eachName(kernels, func(name string) string {
+		m := numberedName.FindStringSubmatch(name)
+		if m == nil || strings.HasPrefix(name, "v_") || strings.HasPrefix(name, "s_") { // tensors
+			return name
+		}
+		id := m[2] + m[5]
+		if numbers[id] == "" {
+			numbers[id] = strconv.Itoa(len(numbers) + 1)
+		}
+		return m[1] + m[4] + numbers[id] + m[3]
+	})
 }
 
 // plainName is a buffer's name without what tells it from all others.

@@ -25,3 +25,12 @@ func TestReadable(t *testing.T) {
 		t.Errorf("got %s", class)
 	}
 }
+
+// TestNumbered: a value has one number in all its names, by its first, and no tensor's
+// name changes.
+func TestNumbered(t *testing.T) {
+	got := numbered("f(v_x_13, s_p_a_7, part21) { a13 = exp_40; a13_1 = a13_2; bad13 = r13 + exp_40; i1 = out0; kernel0(float4); }")
+	if want := "f(v_x_13, s_p_a_7, part21) { a1 = exp_2; a1_1 = a1_2; bad1 = r1 + exp_2; i1 = out0; kernel0(float4); }"; got != want {
+		t.Errorf("got %s", got)
+	}
+}

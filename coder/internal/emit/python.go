@@ -39,7 +39,7 @@ func Python(p *plan.Plan, knobs plan.Knobs, on Target) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	kernels, source = readable(p, kernels, source)
+	kernels, source = readable(p, numbered(kernels), source)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q\n", p.Name+", written by kernelwright's built-in Coder.")
 	b.WriteString("import torch\nimport torch.nn as nn\n")

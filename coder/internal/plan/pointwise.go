@@ -176,6 +176,7 @@ func init() {
 	lowerers["relu"] = any(func(l *lowering, _ GraphNode, x *Value) *Value { return l.op("max", x, l.num(0, x)) })
 	lowerers["abs"] = any(func(l *lowering, _ GraphNode, x *Value) *Value { return l.op("abs", x) })
 	lowerers["neg"] = any(func(l *lowering, _ GraphNode, x *Value) *Value { return l.op("neg", x) })
+	lowerers["absolute"], lowerers["negative"] = lowerers["abs"], lowerers["neg"]
 	lowerers["square"] = any(func(l *lowering, _ GraphNode, x *Value) *Value { return l.mul(x, x) })
 	lowerers["sign"] = any(func(l *lowering, _ GraphNode, x *Value) *Value {
 		up := l.cast(l.compare("gt", x, l.num(0, x)), x.DType)
