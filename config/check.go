@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // The words that some keys take.
@@ -22,7 +24,7 @@ var (
 	forms      = []string{"native", "load_inline"}
 	judges     = []string{"rules", "none"} // or a model
 	composers  = []string{"combinatorial"} // or a model
-	baselines  = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
+	baselines  = kernelwright.Shared.AllBaselines()
 	precisions = []string{"float32"}
 	customCode = []string{"required", "any"}
 	levels     = []string{"debug", "info", "warn", "error"}

@@ -82,7 +82,7 @@ func (e *Evaluator) examine(ctx context.Context, here surroundings) (DoctorRepor
 	tests := untested(here.gpus())
 	if len(tests) > 0 {
 		e.options.Progress("device", "judging a known candidate on "+strings.Join(named(tests, ""), ", "))
-		testGPUs(ctx, tests, max(1, len(e.cpu.allowed)/spareCores), here)
+		testGPUs(ctx, tests, max(1, len(e.cpu.allowed)/kernelwright.Shared.SpareCores), here)
 	}
 	if ctx.Err() != nil {
 		return DoctorReport{}, context.Cause(ctx)

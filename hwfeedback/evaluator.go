@@ -33,10 +33,9 @@ const (
 
 	defaultInspectTimeout = 5 * time.Minute
 	defaultCertifyTime    = 30 * time.Second
-	// inspectStep is the share of that which each step of an inspection may
-	// take: a reference that takes longer is invalid. All steps together may
-	// take inspect_task.WHOLE times as much, so the referee answers in time.
-	inspectStep = 0.4
+	// inspectShare of that all steps of an inspection together may take, so the
+	// referee answers in time. A reference that takes longer at one is invalid.
+	inspectShare = 0.8
 )
 
 // Evaluator judges candidates on one device. It is safe for concurrent use;

@@ -462,8 +462,8 @@ func TestABuildWaitsWhereItDisturbs(t *testing.T) {
 		cores int
 		waits bool
 	}{
-		"a GPU and cores to spare": {&gpu.GPU{}, spareCores, false},
-		"a GPU and few cores":      {&gpu.GPU{}, spareCores - 1, true},
+		"a GPU and cores to spare": {&gpu.GPU{}, kernelwright.Shared.SpareCores, false},
+		"a GPU and few cores":      {&gpu.GPU{}, kernelwright.Shared.SpareCores - 1, true},
 		"a CPU":                    {nil, 16, true},
 	} {
 		t.Run(name, func(t *testing.T) {

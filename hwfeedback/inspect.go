@@ -85,7 +85,7 @@ func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwri
 		return kernelwright.Task{}, err
 	}
 	defer e.letGo(lease, false)
-	body := inspectBody{Name: name, Source: source, TimeoutS: inspectStep * e.options.InspectTimeout.Seconds(), workplace: e.workplace()}
+	body := inspectBody{Name: name, Source: source, TimeoutS: inspectShare / kernelwright.Shared.InspectSteps * e.options.InspectTimeout.Seconds(), workplace: e.workplace()}
 	result, err := e.super.request(ctx, "inspect", body, e.options.InspectTimeout, lease.File())
 	if err != nil {
 		return kernelwright.Task{}, requestError(err)

@@ -141,7 +141,7 @@ func Summarise(d Data) Summary {
 }
 
 // baselineOrder is how people read them; others follow by name.
-var baselineOrder = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
+var baselineOrder = kernelwright.Shared.AllBaselines()
 
 // BaselineNames returns the names in the order in which people read them.
 func BaselineNames[V any](m map[string]V) []string {

@@ -1,9 +1,10 @@
 """What every process of the harness uses: messages, tensors in shared memory, statistics.
 
 protocol frames JSON and descriptors, trees and tensors carry what a forward takes and gives, stats
-makes intervals of times. No module here knows anything of the rest.
+makes intervals of times, constants has what Go goes by as well. No module here knows anything of
+the rest.
 
 Side: both.
 Imported by: attribution, build, clients, export, machine, numerics, process, profile, referee,
-standalone, task, timing, workers.
+standalone, task, timing, verify, workers.
 """

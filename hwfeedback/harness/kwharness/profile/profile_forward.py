@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.client import GUARD
@@ -46,7 +47,6 @@ REPORT_S = 20.0  # until ncu has ended and its report is there
 WARM = 2  # forwards before the one that is looked at
 MAX_KERNELS = 40  # that a profile names, the longest
 MAX_METRICS = 1500  # of a kernel
-SECTOR_BYTES = 32
 MAX_LISTED = 3000  # kinds of launches that PyTorch's profiler names
 MAX_COUNT = 1 << 31
 _LONG_MS = 1e9
@@ -814,7 +814,7 @@ def position(
     rate("dram_gbs", dram, "dram_roof_share", ceilings.get("memory_gbs"))
     # Not lts__t_bytes, in which is twice what one half of an L2 hands to the other.
     sectors = total("lts__t_sectors_srcunit_tex.sum")
-    l2 = None if sectors is None else SECTOR_BYTES * sectors
+    l2 = None if sectors is None else SHARED.sector_bytes * sectors
     rate("l2_gbs", l2, "l2_roof_share", ceilings.get("cache_gbs"))
     executed = [f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in _FLOPS]
     flops = None

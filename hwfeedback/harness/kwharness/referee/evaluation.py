@@ -30,6 +30,7 @@ import torch
 
 import kernelwright
 from kwharness.attribution import trace
+from kwharness.base.constants import SHARED
 from kwharness.base.protocol import ProtocolError, Timeout
 from kwharness.build import builder_client, object_cache
 from kwharness.clients.candidate_client import CandidateClient
@@ -86,7 +87,6 @@ LOAD_S = 60.0
 REST_S = 1.0  # a killed process is gone by then, with its context
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
-VAGUE = 1.5  # Speedup.Vague in verdict.go
 PINS = 1.02  # of what a memory's clock and width say: clocks are told in whole MHz
 # A candidate may have so much memory of its own, beside its outputs, before it is who took what
 # others could not get.
@@ -99,9 +99,6 @@ LEFT_OUT = 0.9
 SANITIZED = 6  # findings of a sanitizer that are shown
 MOSTLY = 0.5  # of a forward's time
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
-BASELINES = ("eager", "compile", "max-autotune")
-# With so many a compiler does not disturb what a GPU is asked for: hwfeedback/build.go.
-SPARE_CORES = 4
 SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
 EARLY_BYTES = 256 << 20  # of a call: what eager is timed on is kept while a candidate is verified
 
@@ -590,7 +587,7 @@ class Evaluation:
 
     def _compilers_disturb(self) -> bool:
         """Whether what is timed suffers from a compiler beside it."""
-        return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES
+        return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SHARED.spare_cores
 
     def _crowded(self) -> bool:
         """Whether a CPU has more to do than it has cores."""
@@ -1698,7 +1695,7 @@ class Evaluation:
 
     def _wanted(self) -> list[str]:
         """Returns the names of all baselines."""
-        return [*(self.request.get("want_baselines") or BASELINES), *self.named]
+        return [*(self.request.get("want_baselines") or SHARED.baselines), *self.named]
 
     def _output_bytes(self) -> int:
         assert self.verification is not None
@@ -2316,7 +2313,7 @@ class Evaluation:
             word = f"{s['value']:.2f}x the speed of"
             if s["high"] < 1:
                 word = f"slower than the baseline: {word}"
-            elif s["low"] <= 1 and s["high"] > VAGUE * s["low"]:
+            elif s["low"] <= 1 and s["high"] > SHARED.vague_ratio * s["low"]:
                 word = f"too wide an interval to tell: {word}"
             elif s["low"] <= 1:
                 word = f"no measurable difference: {word}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.base.tensors import DTYPES
 from kwharness.clients.errors import Spawned, WorkerError, WorkerGone, WorkerLate, ran_out, sentence
 from kwharness.clients.reference_client import ReferenceClient, reshaped
@@ -24,8 +25,6 @@ from kwharness.numerics import correctness, families
 from kwharness.numerics.correctness import Expected
 from kwharness.verify import secret_draws
 
-# The whole of an inspection may take as many times as long as each of its steps.
-WHOLE = 2
 _TYPES = ", ".join(DTYPES)
 
 
@@ -61,7 +60,7 @@ LONG_MS = 2000.0  # who takes longer is not called again for what may be hidden
 DEGENERATE = {"constant_output", "ignores_input"}
 # What CUDA says of a forward whose labels or indices lie outside.
 _ASTRAY = ("device-side assert", "illegal memory access")
-_CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
+_CONTRACT = SHARED.task_form
 SMALLER = (
     "make the inputs or the model smaller: checking takes many times the memory of one forward"
 )
@@ -214,7 +213,7 @@ def inspect(
 ) -> dict[str, Any]:
     """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid, and Ill."""
     reference = ReferenceClient(spawn(), timeout_s, device)
-    whole = WHOLE * timeout_s
+    whole = SHARED.inspect_steps * timeout_s
     reference.until = time.monotonic() + whole
     try:
         return _inspect(reference, name, source, fingerprint, threads, timeout_s)

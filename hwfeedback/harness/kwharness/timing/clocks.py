@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from kwharness.base import stats
+from kwharness.base.constants import SHARED
 from kwharness.timing import window_samples
 
 WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
@@ -68,7 +69,7 @@ def assess_clocks(
         assessed.noisy = True
         assessed.notes.append(
             f"the referee's clock resolves {_us(noise)} here, over 5 % of the time: "
-            "a win needs repeated certification"
+            f"{SHARED.asks_again}"
         )
     chosen = max(wall, event) if assessed.clock == "wall" else event
     chained = visits.kind("chained")

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.clients.candidate_client import Answer, CandidateClient, digest, same_bytes
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, ran_out
 from kwharness.clients.reference_client import ReferenceClient
@@ -1273,7 +1274,7 @@ class Verification:
         self.tried |= judge.tried
         parts = [f"right on {'; '.join(right)}"] if right else []
         parts += [f"fails on {'; '.join(failed)}"] if failed else []
-        self.report.evidence.append(f"inputs of other shapes: {', '.join(parts)}")
+        self.report.evidence.append(f"{SHARED.other_shapes}{', '.join(parts)}")
 
     def _other_shapes(self) -> Iterator[_Reshaped]:
         """Gives inputs of the shapes on which the reference itself runs."""

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from judging import fork_server, new_cache
 
+from kwharness.base.constants import SHARED
 from kwharness.build import source
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model.construction import CONSTRUCTION_SEED
-from kwharness.referee.evaluation import BASELINES, Evaluation, evaluate
+from kwharness.referee.evaluation import Evaluation, evaluate
 from kwharness.verify.calibrate import calibrate
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.findings import Failed
@@ -228,4 +229,4 @@ def test_honest_passes_whole_evaluations(suite: Suite, name: str) -> None:
     for _ in range(TIMES):
         learned = suite.judged(name, "quick", "correct", known=known, want_baselines=["eager"])
         known |= learned
-    suite.judged(name, "certify", "certified", known=known, want_baselines=list(BASELINES))
+    suite.judged(name, "certify", "certified", known=known, want_baselines=SHARED.baselines)
