@@ -6,7 +6,7 @@ import "encoding/json"
 type Status string
 
 // The statuses, in the order in which a candidate meets them. Invalid is for
-// a reference that is no task: then there was no candidate to judge.
+// a reference that is no task: then there was no candidate to evaluate.
 const (
 	Invalid     Status = "invalid"
 	Rejected    Status = "rejected"     // breaks the policy
@@ -134,7 +134,7 @@ func (a *Assumptions) UnmarshalJSON(b []byte) error {
 
 // How a candidate's weights are known to be the reference's: by their names,
 // by what they hold once both sides are constructed under one seed, or not at
-// all, so that it is judged as it is constructed under secret seeds.
+// all, so that it is evaluated as it is constructed under secret seeds.
 const (
 	WeightsByName  = "by name"
 	WeightsByValue = "by value"

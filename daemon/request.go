@@ -121,7 +121,7 @@ func sameRequest(a, b kernelwright.Run) bool {
 	return a.Settings == b.Settings && a.Seed == b.Seed && a.Coder == b.Coder && a.Judge == b.Judge && a.Strategy == b.Strategy
 }
 
-// current reports whether rounds were judged with the versions that there are now:
+// current reports whether rounds were evaluated with the versions that there are now:
 // verdicts of two are never mixed.
 func (r *Runner) current(rounds []kernelwright.Round) bool {
 	now := r.Evaluator.Versions()

@@ -121,7 +121,7 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 		return known, err
 	}
 	defer e.letGo(lease, false)
-	// One that has judged has a context of its own there, and memory in use.
+	// One that has evaluated has a context of its own there, and memory in use.
 	if err := e.super.fresh(ctx); err != nil {
 		return known, err
 	}

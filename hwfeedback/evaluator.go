@@ -25,7 +25,7 @@ const (
 	certifyTimeout  = time.Hour
 	exportTimeout   = time.Minute
 	doctorTimeout   = 2 * time.Minute
-	canaryTimeout   = 5 * time.Minute
+	selfTestTimeout = 5 * time.Minute
 
 	// ceilingsTries are on fresh processes: one that dies by chance, or is killed,
 	// is no broken machine.
@@ -38,7 +38,7 @@ const (
 	inspectShare = 0.8
 )
 
-// Evaluator judges candidates on one device. It is safe for concurrent use;
+// Evaluator evaluates candidates on one device. It is safe for concurrent use;
 // requests to the harness go one at a time.
 type Evaluator struct {
 	options  Options
@@ -59,7 +59,7 @@ type Evaluator struct {
 	cache    Cache
 	turn     *turn
 	super    *supervisor
-	patience time.Duration // with the canary; 0: canaryTimeout
+	patience time.Duration // with the self-test; 0: selfTestTimeout
 	close    sync.Once
 }
 

@@ -72,7 +72,7 @@ type Options struct {
 	Lazy bool
 	Log  *slog.Logger
 	// Progress is told what goes on: while the environment is made (stage
-	// "python") and while a candidate is judged ("build", "verify", "time").
+	// "python") and while a candidate is evaluated ("build", "verify", "time").
 	// Calls come from the goroutine that waits for the work, one at a time for
 	// each.
 	Progress func(stage, note string)

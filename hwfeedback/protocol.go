@@ -86,7 +86,7 @@ type remoteError struct {
 const (
 	kindNoRoom = "no_room"
 	kindBusy   = "busy"
-	kindIll    = "ill"
+	kindFault  = "ill"
 )
 
 func (e *remoteError) Error() string { return e.Message }

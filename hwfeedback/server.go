@@ -582,7 +582,7 @@ func (s *supervisor) ensure(ctx context.Context) error {
 				return &startError{err}
 			}
 			s.server = server
-			fresh = server.cmd != nil // one that was there before may be sick: once more, then
+			fresh = server.cmd != nil // one that was there before may be broken: once more, then
 		}
 		r, err := s.server.spawnReferee(ctx, s.config)
 		if err != nil {

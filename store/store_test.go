@@ -264,7 +264,7 @@ func TestRoundsRoundTrip(t *testing.T) {
 				parent := rapid.IntRange(0, i-1).Draw(rt, "parent")
 				r.Parent = &parent
 			}
-			if rapid.Bool().Draw(rt, "judged") {
+			if rapid.Bool().Draw(rt, "evaluated") {
 				r.Feedback = &kw.Feedback{Kind: kw.Optimisation, Bottleneck: rapid.String().Draw(rt, "bottleneck"), Knobs: map[string]int{"tile": rapid.Int().Draw(rt, "tile")}}
 			}
 			for range rapid.IntRange(1, 2).Draw(rt, "times") { // again is fine

@@ -123,7 +123,7 @@ func regular(info fs.FileInfo) error {
 	}
 	switch {
 	case info.IsDir():
-		return invalid("it is a folder", "name a Python file: the daemon watches folders, and eval --batch judges one")
+		return invalid("it is a folder", "name a Python file: the daemon watches folders, and eval --batch evaluates one")
 	case !info.Mode().IsRegular():
 		return invalid("it is not a regular file", "put a Python file in its place")
 	}

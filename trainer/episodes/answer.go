@@ -27,7 +27,7 @@ type Answer struct {
 	// Invalid: the last completion held no candidate, or called no tool where it was to
 	// call one. Who filters turns goes by it.
 	Invalid bool `json:"invalid,omitempty"`
-	// Working: nothing waits for the trainer, the last completion is being judged.
+	// Working: nothing waits for the trainer, the last completion is being evaluated.
 	Working bool `json:"working,omitempty"`
 
 	Done    bool                  `json:"done"`

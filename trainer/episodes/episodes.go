@@ -60,7 +60,7 @@ type Options struct {
 	Now      func() time.Time
 }
 
-// Episodes are those of one server. It owns a goroutine that judges, one that ends
+// Episodes are those of one server. It owns a goroutine that evaluates, one that ends
 // what expired, and two for each episode that is open.
 type Episodes struct {
 	o      Options
@@ -321,7 +321,7 @@ func (e *Episodes) judgeOf(s forge.Settings) string {
 func (e *Episodes) strategy(r Request, settings forge.Settings, ep *episode, h Hardware) (forge.Strategy, error) {
 	free := llm.Prices{ep.model: {}}
 	p := e.o.parts(llm.WithJournal(r.policy(ep.broker, ep.model), e.o.Store, free, e.o.Now), settings, h.Device())
-	p.Evaluator, p.Recorder, p.Journal, p.Observe = judged{e.queue, h}, e.o.Store, e.o.Store, ep.observe
+	p.Evaluator, p.Recorder, p.Journal, p.Observe = episodeEvaluator{e.queue, h}, e.o.Store, e.o.Store, ep.observe
 	return forge.New(r.Strategy, p)
 }
 

@@ -342,7 +342,7 @@ func TestAnswersAreKept(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 	if _, err := us.Play(t.Context(), held[0], 2); err == nil {
-		t.Error("an answer that was not written is judged")
+		t.Error("an answer that was not written is evaluated")
 	}
 	part(2, written{Task: "b"}, written{Task: "b", Sample: 1})
 	if err := us.Prepare(t.Context(), held); err != nil || us.part() != "v1-3" || len(us.answers["b"]) != 2 || len(us.answers["a"]) != 2 {

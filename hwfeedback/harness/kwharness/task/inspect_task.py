@@ -228,7 +228,7 @@ def inspect(
         raise failed(e) from e
     except (RuntimeError, CudaError) as e:
         if ran_out(e):
-            message = "judging the task takes more memory than the device has free"
+            message = "evaluating the task takes more memory than the device has free"
             raise Invalid(message, SMALLER, str(e)) from e
         if words := health.said(str(e)):
             raise Ill(health.REFEREE, words) from e
@@ -282,7 +282,7 @@ def _inspect(
     if too_large(reference.device, call):
         flags.append("too_large")
         notes.append(
-            f"A call has {_size(call)} of inputs and outputs. Judging it takes about "
+            f"A call has {_size(call)} of inputs and outputs. Evaluating it takes about "
             f"{_size(SPARING_PEAK * call)}, one thing after the other, and the device has "
             f"{_size(reference.device.room()[1])}: it may not fit."
         )
