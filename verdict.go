@@ -256,7 +256,7 @@ type CorrectnessReport struct {
 	KernelBench    *bool          `json:"kernelbench,omitempty"` // would KernelBench's allclose have passed; recorded, never the gate
 	Deterministic  *bool          `json:"deterministic,omitempty"`
 	CachesWeights  *bool          `json:"caches_weights,omitempty"`
-	FollowsWeights *bool          `json:"follows_weights,omitempty"` // Certify only
+	FollowsWeights *bool          `json:"follows_weights,omitempty"` // certify; false at quick where it is right as constructed alone
 	General        *bool          `json:"general,omitempty"`         // Certify only: other batch sizes
 }
 

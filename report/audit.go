@@ -168,10 +168,16 @@ func against(v kernelwright.Verdict, baseline string) *kernelwright.Speedup {
 	return nil
 }
 
+// onWeights stands for a family of inputs where a candidate does not follow its weights.
+const onWeights = "weights"
+
 // familyOf is the first family of inputs that a wrong candidate fails on.
 func familyOf(v kernelwright.Verdict) string {
 	if v.Status != kernelwright.Wrong {
 		return ""
+	}
+	if follows := v.Correctness.FollowsWeights; follows != nil && !*follows {
+		return onWeights
 	}
 	if m := wrongFamily.FindStringSubmatch(v.Reason); m != nil {
 		return m[1]
@@ -249,6 +255,8 @@ func (r AuditRow) counted() (id, title string) {
 	switch {
 	case r.WrongOn != nil && *r.WrongOn == "base":
 		return r.Group + " base", "wrong on the reference's own inputs"
+	case r.WrongOn != nil && *r.WrongOn == onWeights:
+		return r.Group + " " + onWeights, "right with the weights of its construction, wrong with others"
 	case r.WrongOn != nil:
 		return r.Group + " " + *r.WrongOn, "wrong on family " + *r.WrongOn
 	case r.Group == "missing_package":

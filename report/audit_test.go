@@ -45,6 +45,7 @@ func TestAuditRows(t *testing.T) {
 		"another baseline's claim":    {rightVerdict(interval95(1.4, 1.6, "compile"), eager, custom), &kernelwright.Claim{Speedup: 2, Against: "compile"}, "faster", &no, ""},
 		"wrong on a family":           {kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "on family scaled_up (inputs: times 100): 3 of 4 elements"}, claim(2), "wrong", &no, "scaled_up"},
 		"wrong, as the families say":  {kernelwright.Verdict{Status: kernelwright.Wrong, Correctness: kernelwright.CorrectnessReport{Families: []kernelwright.FamilyReport{{Name: "base", Gates: true, Passed: true}, {Name: "odd"}, {Name: "zeros", Gates: true}}}}, nil, "wrong", nil, "zeros"},
+		"wrong with other weights":    {kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "right with the weights", Correctness: kernelwright.CorrectnessReport{FollowsWeights: &no, Families: []kernelwright.FamilyReport{{Name: "base", Gates: true}}}}, claim(2), "wrong", &no, "weights"},
 		"wrong for no inputs":         {kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "output 0 has another shape"}, nil, "wrong", nil, ""},
 		"a package that is not there": {kernelwright.Verdict{Status: kernelwright.Crashed, Reason: "importing the candidate raised ModuleNotFoundError (line 1): No module named 'cupy'"}, claim(2), "missing_package", &no, ""},
 		"no Python":                   {kernelwright.Verdict{Status: kernelwright.Rejected, Reason: "it is empty"}, nil, "not_python", nil, ""},

@@ -158,6 +158,17 @@ class Plan:
             )
         return said
 
+    def stale(self, failed: str) -> tuple[str, str]:
+        """Returns what to say of a candidate that is right as it is constructed alone, and what to
+        do. ``failed``: how it is wrong with other weights.
+        """
+        follow = "do not follow" if len(self.unknown) > 1 else "does not follow"
+        return (
+            f"right with the weights that it is constructed with, wrong with others: its own "
+            f"{_listed(self.unknown)} {follow} them: {failed}",
+            "keep a weight or what is computed of it, not both, or compute it in forward",
+        )
+
     def told(self) -> list[str]:
         """Returns what a candidate that is right takes for granted of its weights."""
         said = []

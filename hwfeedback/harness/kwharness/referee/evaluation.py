@@ -1106,9 +1106,11 @@ class Evaluation:
                 try:
                     verification.run(candidate, lambda: self.candidate(reference, poison=True))
                 except findings.Failed as e:
-                    raise faults.Fault(
-                        e.status, str(e), e.hint, (), candidate.worker.log()[-faults.OUTPUT_KEPT :]
-                    ) from e
+                    log = candidate.worker.log()[-faults.OUTPUT_KEPT :]
+                    candidate.kill()
+                    stale = self._keeps_what_it_computed(reference, e)
+                    why, hint = stale or (str(e), e.hint)
+                    raise faults.Fault(e.status, why, hint, (), log) from e
             with self.costs.part("trace"), faults.faults("tracing it", candidate):
                 draw = verification.draws[0]
                 seen = candidate.trace(draw.tree, draw.tensors)
@@ -1215,6 +1217,30 @@ class Evaluation:
         candidate.kill()
         alike = zip(breaks, candidate.broken, strict=True)
         return sorted(n for b, times in alike if 0 < b["times"] == times for n in b["names"])
+
+    def _keeps_what_it_computed(
+        self, reference: ReferenceClient, failed: findings.Failed
+    ) -> tuple[str, str] | None:
+        """Returns reason and hint where a candidate is right with the weights that it was
+        constructed with, and has tensors that it computed of them, which follow no others.
+        """
+        plan, judge = self.program.plan, self.verification
+        if failed.status != "wrong" or plan is None or plan.by_seed or not plan.unknown:
+            return None
+        assert judge is not None
+        own, client = self.state, None
+        try:
+            self.state = judge.original
+            client = self.candidate(reference, poison=True)
+            with self._verifying(reference, client), faults.faults("being tried again", client):
+                right = judge.right_as_constructed(client)
+        except (faults.Fault, findings.Failed):
+            right = False  # how it failed before is told
+        finally:
+            self.state = own
+            if client is not None:
+                client.kill()
+        return plan.stale(str(failed)) if right else None
 
     def _under_other_seeds(self, reference: ReferenceClient, judge: Verification) -> None:
         """Judges a candidate that is judged by the seed under others, too: each time both sides are

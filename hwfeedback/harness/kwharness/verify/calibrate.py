@@ -40,6 +40,7 @@ from kwharness.numerics.families import (
     Traits,
 )
 from kwharness.numerics.input_structure import Structure
+from kwharness.numerics.orders import Line
 from kwharness.numerics.rounding import LANES
 from kwharness.verify import assumptions, calibration, secret_draws
 
@@ -118,6 +119,8 @@ def calibrate(
         note(f"calibrating {family.name}")
         if family is PERMUTED:
             c.axes = _reduced_axes(reference, c, draws, found)
+        if family is FEW_FACTORS:
+            c.factors = _summed_along(reference, c, draws[0], found)
         if not _is_asked(c, family):
             continue
         exact_weights = family.exact and c.linear and bool(state)
@@ -241,6 +244,37 @@ def _reduced_axes(
             found.append(axis)
         if time.monotonic() > end:
             break
+    return found
+
+
+def _summed_along(
+    reference: ReferenceClient,
+    c: calibration.Calibration,
+    draw: secret_draws.Draw,
+    found: Sequence[Structure],
+) -> list[Line]:
+    """Returns, of lines that are as long as the sums in products, those along which these are added
+    up: with few terms left there, eager errs least. A square matrix has another of that length.
+    """
+    if len(c.factors) < 2 or not c.wide:
+        return c.factors
+    errors = []
+    for line in c.factors:
+        traits = replace(c.traits(found), factors=[line])
+        inputs = families.apply(FEW_FACTORS, draw.tensors, secret_draws.secret(), traits)
+        answers = reference.forward(draw.tree, reference.lend(inputs), ["wide", "eager"])
+        if any("error" in a for a in answers):
+            return c.factors
+        errors.append(_relative_error(*(a["tensors"] for a in answers)))
+    return [at for at, error in zip(c.factors, errors, strict=True) if error <= 2 * min(errors)]
+
+
+def _relative_error(wide: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> float:
+    """Returns the largest root mean square error of an output, relative to that of the output."""
+    found = 0.0
+    for w, t in zip(wide, eager, strict=True):
+        if t.is_floating_point() and (size := correctness.scale_of(w).rms):
+            found = max(found, correctness.error_where_finite(t, w).rms / size)
     return found
 
 

@@ -615,10 +615,30 @@ class Verification:
         job = self.base_job(self.draws[0])
         return self._right(candidate, job, self._known(candidate, job, 0))
 
+    def right_as_constructed(self, candidate: CandidateClient) -> bool:
+        """Whether a process of a candidate, which is wrong with other weights, is right with those
+        that both sides were constructed with: all that KernelBench's comparison sees of it.
+        """
+        self._need_room()
+        self.reference.set_state(self.original)
+        try:
+            job = self.base_job(self.draws[0])
+            answer, expected = self._both(candidate, job.tree, job.inputs)
+            if not answer.problem:
+                self._as_kernelbench(answer, expected)
+            right = self._is_right(job, answer, expected)
+        finally:
+            self.reference.set_state(self.state)
+        self.report.follows_weights = False if right else None
+        return right
+
     def _right(
         self, candidate: CandidateClient, job: secret_draws.Job, expected: Expected | None = None
     ) -> bool:
         answer, expected = self._both(candidate, job.tree, job.inputs, expected)
+        return self._is_right(job, answer, expected)
+
+    def _is_right(self, job: secret_draws.Job, answer: Answer, expected: Expected) -> bool:
         if answer.problem:
             return False
         if self._wrong(job, answer.outputs, expected) is None:

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import inspect
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -792,8 +793,20 @@ class Reference:
         return {}
 
 
+def _end_progress_bars() -> None:
+    """Ends tqdm's thread, which looks at progress bars now and then. What PyTorch compiles may have
+    begun it, too.
+    """
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if isinstance(bars, type) and getattr(bars, "monitor", None) is not None:
+        bars.monitor_interval = 0  # type: ignore[attr-defined]
+        bars.monitor.exit()  # type: ignore[attr-defined]
+        bars.monitor = None  # type: ignore[attr-defined]
+
+
 def _nothing_left_running() -> None:
     """Raises for threads and processes that would compute while something is timed."""
+    _end_progress_bars()
     for t in threading.enumerate():
         if t is not threading.main_thread():
             t.join(THREAD_S)

@@ -246,6 +246,24 @@ def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
     assert v["weights"] == "by name" and "stay as they are once it has run" in v["assumes"][0]
 
 
+@pytest.mark.parametrize("times", [2.0, 3.0], ids=["right as constructed", "wrong anyway"])
+def test_what_a_constructor_computes_of_a_weight_that_it_keeps_is_stale(
+    judge: Judge, times: float
+) -> None:
+    """KernelBench's comparison sees the weights of the construction alone."""
+    kept = f"        self.register_buffer('doubled', self.weight.detach() * {times})\n\n"
+    body = "return torch.relu(x * self.doubled / 2 + self.bias)"
+    text = model_new(body, AFFINE_INIT.removesuffix("\n") + kept)
+    v = judge.verdict(SCALED, text, "quick")
+    as_constructed = times == 2.0
+    assert v["status"] == "wrong" and v["weights"] == "by name"
+    starts = "right with the weights that it is constructed with, wrong with others: its own"
+    assert v["reason"].startswith(f"{starts} doubled") is as_constructed, v["reason"]
+    assert v["correctness"]["kernelbench"] is as_constructed
+    assert v["correctness"].get("follows_weights") is (False if as_constructed else None)
+    assert ("not both" in v["hint"]) is as_constructed
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("text", "says"),

@@ -127,6 +127,14 @@ def test_an_honest_kernel(judge: Judge, task: str, candidate: str) -> None:
     assert kernel["instructions"]["load_global"] == 3 and kernel["load_bytes"] == 4
 
 
+def test_a_progress_bar_is_no_thread_of_the_reference(judge: Judge) -> None:
+    pytest.importorskip("tqdm")
+    forward = "    def forward(self, x):\n"
+    task = SMALL.replace(forward, forward + "        list(tqdm.tqdm(range(2)))\n", 1)
+    v = verdict(judge, "import tqdm\n" + task, LAUNCHED)
+    assert v["status"] == "correct", v["reason"]
+
+
 def test_a_kernel_is_launched_in_a_thread_that_has_not_used_cuda(judge: Judge) -> None:
     forward = "    def forward(self, x):\n"
     assert LAUNCHED.count(forward) == 1

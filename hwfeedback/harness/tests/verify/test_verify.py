@@ -510,6 +510,29 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
         client.kill()
 
 
+@pytest.mark.parametrize("product, summed", [("x @ w", [0, 1, 2]), ("x.t() @ w", [0, 0, 1])])
+def test_sums_of_a_square_product_are_known_from_its_rows(
+    judge: Judge, product: str, summed: list[int]
+) -> None:
+    source = f"""import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x, w):
+        return {product}
+
+
+def get_inputs():
+    return [torch.randn(256, 256), torch.randn(256, 192)]
+
+
+def get_init_inputs():
+    return []
+"""
+    assert judge.calibration(source)["calibration"]["factors"] == [summed, [1, 0, 1]]
+
+
 class Vanished:
     """A worker whose fork server is gone, and its own channel."""
 
