@@ -16,9 +16,6 @@ import (
 	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
-// policyPrefix begins the names of policies as Coders and Judges.
-const policyPrefix = "policy:"
-
 // policyParts is what a room has for policies.
 type policyParts struct {
 	policies *policies.Registry

@@ -46,13 +46,10 @@ func (r *Runner) coderOf(strategy string) string {
 	return r.Coder.Name()
 }
 
-// silentJudge is the Judge of runs in which none is asked.
-const silentJudge = "none"
-
 // judgeOf returns the name of who judges under a strategy.
 func (r *Runner) judgeOf(strategy string) string {
 	if strategy == forge.RecheckStrategy {
-		return silentJudge
+		return kernelwright.NoJudge
 	}
 	return r.Judge.Name()
 }

@@ -34,7 +34,7 @@ type Answer struct {
 	Reward  *int                  `json:"reward"` // null but for an episode that was done
 	Verdict *kernelwright.Verdict `json:"verdict,omitempty"`
 	// Missing are the baselines of milestones that a correct candidate was not held
-	// against: without compile no reward is above FasterThanEager.
+	// against: without compile no reward is above kernelwright.RewardFasterThanEager.
 	Missing []string `json:"missing_baselines,omitempty"`
 	Rounds  int      `json:"rounds,omitempty"`
 	Stop    string   `json:"stop,omitempty"`    // why it ended, as of any run

@@ -241,7 +241,7 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 	ep := &episode{
 		version: r.Policy, rule: r.Reward, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
 		taken: make(chan struct{}, 1), over: make(chan struct{}), ready: make(chan struct{}), touched: e.o.Now(),
-		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: NotCorrect,
+		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: kernelwright.RewardNotCorrect,
 	}
 	run, err := e.record(ctx, r, settings, ep, t, hardware.Device())
 	if err == nil {
@@ -382,7 +382,7 @@ func (e *Episodes) close(ep *episode, record store.Episode, answer Answer) {
 	case store.EpisodeDone:
 		e.stats.Done++
 		e.stats.Rewards[*record.Reward]++
-		if *record.Reward == FasterThanEager && slices.Contains(answer.Missing, compile) {
+		if *record.Reward == kernelwright.RewardFasterThanEager && slices.Contains(answer.Missing, compile) {
 			e.stats.Capped++
 		}
 	case store.EpisodeDropped:

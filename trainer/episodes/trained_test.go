@@ -160,9 +160,9 @@ func TestAReactEpisodeIsTrainedOn(t *testing.T) {
 	t.Logf("%s", out)
 	samples := w.samples("")
 	for i, e := range found.Episodes {
-		want, status := Correct, kw.Correct
+		want, status := kw.RewardCorrect, kw.Correct
 		if i == 1 {
-			want, status = NotCorrect, kw.Wrong
+			want, status = kw.RewardNotCorrect, kw.Wrong
 		}
 		id, err := strconv.ParseInt(e.ID, 10, 64)
 		if err != nil {

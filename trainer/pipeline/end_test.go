@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/policies"
@@ -165,7 +166,7 @@ func TestAGateKeepsItsOpponent(t *testing.T) {
 		t.Fatal(err)
 	}
 	sides(1)
-	if _, err := s.BeginGate(ctx, store.Gate{Name: w.gate(), Candidate: PolicyPrefix + "v2", Opponent: PolicyPrefix + "v1", Settings: []byte("{}")}); err != nil {
+	if _, err := s.BeginGate(ctx, store.Gate{Name: w.gate(), Candidate: kernelwright.PolicyPrefix + "v2", Opponent: kernelwright.PolicyPrefix + "v1", Settings: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.policies.Promote(ctx, all[2], 0, "by hand, while the gate is open"); err != nil {

@@ -213,7 +213,7 @@ type player struct {
 }
 
 // Name implements gate.Player.
-func (p *player) Name() string { return PolicyPrefix + p.policy.Name() }
+func (p *player) Name() string { return kernelwright.PolicyPrefix + p.policy.Name() }
 
 // Play implements gate.Player.
 func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outcome, error) {
@@ -222,7 +222,7 @@ func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 		return gate.Outcome{}, fmt.Errorf("%s has %d answers to task %.12s", p.Name(), len(all), t.Fingerprint)
 	}
 	if len(all[sample].TokenIDs) == 0 { // its prompt left no room
-		return outcome(t, sample, nil, episodes.NotCorrect), nil
+		return outcome(t, sample, nil, kernelwright.RewardNotCorrect), nil
 	}
 	v, reward, err := p.evaluate(ctx, t, all[sample])
 	return outcome(t, sample, v, reward), err

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
 	"github.com/kernelwright/kernelwright/trainer/policies"
@@ -338,7 +339,7 @@ type work struct {
 // recipe is the pipeline's. A base that is a policy has been taught.
 func (w *work) recipe() Recipe {
 	r := w.l.settings.Recipe
-	if strings.HasPrefix(w.l.settings.Base, PolicyPrefix) {
+	if strings.HasPrefix(w.l.settings.Base, kernelwright.PolicyPrefix) {
 		r.Tasks = maps.Clone(r.Tasks)
 		delete(r.Tasks, store.TaughtSplit)
 	}
