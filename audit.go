@@ -3,21 +3,21 @@ package kernelwright
 import "encoding/json"
 
 // Audit is a published set of candidates, each with the reference that it stands
-// for, judged by one program under one set of settings.
+// for, evaluated by one program under one set of settings.
 type Audit struct {
 	ID           int64    `json:"id"`
 	Path         string   `json:"path"` // of the set, absolute
 	References   []string `json:"references,omitempty"`
 	Level        Level    `json:"level"`
 	Device       string   `json:"device"`       // as the command line named it first
-	DeviceClass  string   `json:"device_class"` // Device.Class of all that judge
+	DeviceClass  string   `json:"device_class"` // Device.Class of all that evaluate
 	DeviceName   string   `json:"device_name"`
 	Baselines    []string `json:"baselines"`
 	Precision    string   `json:"precision"`
 	CustomCode   string   `json:"custom_code"`
 	StrictInputs bool     `json:"strict_inputs"`
 	Sandbox      string   `json:"sandbox"`
-	Again        bool     `json:"again,omitempty"` // what was judged before it began does not count
+	Again        bool     `json:"again,omitempty"` // what was evaluated before it began does not count
 	Command      []string `json:"command"`         // as it was typed first
 	Version      string   `json:"version"`         // of kernelwright
 	Only         []string `json:"only,omitempty"`  // patterns of the candidates that are looked at
@@ -37,8 +37,8 @@ type AuditPair struct {
 	// could not be read.
 	Key     string  `json:"key,omitempty"`
 	Verdict Verdict `json:"verdict"`
-	// JudgedMS is when the verdict was reached; 0: now.
-	JudgedMS int64 `json:"judged,omitempty"`
+	// EvaluatedMS is when the verdict was reached; 0: now.
+	EvaluatedMS int64 `json:"judged,omitempty"`
 
 	// The texts, where they could be read: for the record alone.
 	ReferenceText, CandidateText string `json:"-"`
@@ -53,11 +53,11 @@ type Claim struct {
 // The statuses of pairs in an audit on which no verdict was reached, through no
 // fault of the candidate.
 const (
-	NeedsGPU    Status = "needs_gpu"    // and the device is the CPU
-	NoCandidate Status = "no_candidate" // none was published
-	NoReference Status = "no_reference" // none was found for it
-	NotJudged   Status = "not_judged"   // the machine failed: the next run tries it again
-	NoClaims    Status = "no_claims"    // of no pair: a file that says what was claimed, and cannot be read
+	NeedsGPU     Status = "needs_gpu"    // and the device is the CPU
+	NoCandidate  Status = "no_candidate" // none was published
+	NoReference  Status = "no_reference" // none was found for it
+	NotEvaluated Status = "not_judged"   // the machine failed: the next run tries it again
+	NoClaims     Status = "no_claims"    // of no pair: a file that says what was claimed, and cannot be read
 )
 
 // FromBare is evidence that a candidate was made of a source without a ModelNew.

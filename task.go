@@ -29,7 +29,7 @@ const (
 	FlagTrainModeOnly      TaskFlag = "train_mode_dependent" // evaluated in eval mode, where it is deterministic
 	FlagIllConditioned     TaskFlag = "ill_conditioned"      // one ulp on the input moves the output by over 1 %
 	FlagNonFiniteReference TaskFlag = "non_finite_reference" // the reference itself gives NaN or Inf on its base draw
-	FlagTooLarge           TaskFlag = "too_large"            // judging it takes about more memory than the device has
+	FlagTooLarge           TaskFlag = "too_large"            // evaluating it takes about more memory than the device has
 )
 
 // Task is a reference file: Model, get_inputs() and get_init_inputs().

@@ -6,7 +6,7 @@ import "encoding/json"
 type Status string
 
 // The statuses, in the order in which a candidate meets them. Invalid is for
-// a reference that is no task: then there was no candidate to judge.
+// a reference that is no task: then there was no candidate to evaluate.
 const (
 	Invalid     Status = "invalid"
 	Rejected    Status = "rejected"     // breaks the policy
@@ -134,7 +134,7 @@ func (a *Assumptions) UnmarshalJSON(b []byte) error {
 
 // How a candidate's weights are known to be the reference's: by their names,
 // by what they hold once both sides are constructed under one seed, or not at
-// all, so that it is judged as it is constructed under secret seeds.
+// all, so that it is evaluated as it is constructed under secret seeds.
 const (
 	WeightsByName  = "by name"
 	WeightsByValue = "by value"
@@ -158,9 +158,9 @@ func (s *Speedup) Wins(margin float64) bool { return s != nil && s.Low > 1+margi
 func (s *Speedup) Slower() bool { return s != nil && s.High < 1 }
 
 // Vague reports whether measuring told nothing: the interval holds 1 and reaches
-// over half of its lower end again. (figures.py has the same words for it.)
+// over half of its lower end again.
 func (s *Speedup) Vague() bool {
-	return s != nil && s.Low <= 1 && s.High >= 1 && s.High > 1.5*s.Low
+	return s != nil && s.Low <= 1 && s.High >= 1 && s.High > Shared.VagueRatio*s.Low
 }
 
 // plainMargin is the gain that counts between times that came without intervals:
@@ -261,7 +261,7 @@ type CorrectnessReport struct {
 }
 
 // NotFinite stands for an error or a bound that is no number, which JSON cannot hold.
-const NotFinite = 1e300
+var NotFinite = Shared.NotFinite
 
 // FamilyReport is one input family. An advisory family (Gates false) is one
 // that an honest implementation fails on this task; Note says which.

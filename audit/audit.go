@@ -1,5 +1,5 @@
 // Package audit reads published sets of candidates, each with the reference that
-// it stands for, and has them judged. It knows where their texts lie and holds few
+// it stands for, and has them evaluated. It knows where their texts lie and holds few
 // of them at a time: a set may have tens of thousands.
 package audit
 
@@ -60,7 +60,7 @@ const Layouts = "KernelBench's runs (level_1_problem_3_sample_0_kernel.py), a fo
 // them. Where none is named it looks beside the candidates, in path, and in the
 // folders above it. An error is a *NoPairsError, or says what cannot be read.
 func Find(path string, references []string) (Set, error) {
-	found := &finder{base: path, seen: map[string]int{}, judged: map[string]bool{}, set: Set{Layouts: map[string]int{}}}
+	found := &finder{base: path, seen: map[string]int{}, candidates: map[string]bool{}, set: Set{Layouts: map[string]int{}}}
 	info, err := os.Stat(path)
 	if err != nil {
 		return Set{}, nothing("there is no file or folder "+path, "name a folder or a file of pairs: "+Layouts)
@@ -76,11 +76,11 @@ func Find(path string, references []string) (Set, error) {
 	case isParquet(path):
 		err = found.parquet(path, true)
 	default:
-		err = nothing(path+" is neither a folder nor JSON nor Parquet", "`kernelwright eval REFERENCE CANDIDATE` judges one file")
+		err = nothing(path+" is neither a folder nor JSON nor Parquet", "`kernelwright eval REFERENCE CANDIDATE` evaluates one file")
 	}
 	if n := len(found.bare); err == nil && len(found.set.Pairs) == 0 && n > 0 {
 		err = nothing(fmt.Sprintf("there are no pairs in %s: beside none of its %d files of bare C++ or CUDA (%s) lies a reference, and none defines ModelNew", path, n, found.bare[0]),
-			"name their references with --references; a bare source is judged where its reference calls the function that it binds, or in a work folder")
+			"name their references with --references; a bare source is evaluated where its reference calls the function that it binds, or in a work folder")
 	}
 	if err == nil && len(found.set.Pairs) == 0 {
 		err = nothing("there are no pairs of a reference and a candidate in "+path, "it takes "+Layouts)
@@ -99,8 +99,8 @@ type finder struct {
 	seen  map[string]int
 	set   Set
 
-	judged map[string]bool // folders that have candidates
-	bare   []string        // sources beside which there is none
+	candidates map[string]bool // folders that have candidates
+	bare       []string        // sources beside which there is none
 }
 
 // texts is where what cannot be read again at its place is kept.

@@ -296,7 +296,7 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 		if got := strings.Join(told, "; "); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
-		got, err := judged(t, set, &Run{Devices: []Device{newDouble()}, Record: newMemory()})
+		got, err := audited(t, set, &Run{Devices: []Device{newDouble()}, Record: newMemory()})
 		if err != nil || got["level_1_problem_3_sample_1_kernel.py"] != kernelwright.Correct || (got["eval_results.json"] == kernelwright.NoClaims) != (want != "") {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}

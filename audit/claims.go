@@ -100,7 +100,7 @@ func plainly(err error) string {
 // unread stands for a file of claims that cannot be read, or a part of it.
 func unread(folder, problem string) Pair {
 	path := filepath.Join(folder, runResults)
-	p := unusable(path, problem, "mend it, or take it out: its candidates are judged without claims")
+	p := unusable(path, problem, "mend it, or take it out: its candidates are evaluated without claims")
 	p.claims = true
 	return p
 }

@@ -78,7 +78,7 @@ func (f *finder) alone() {
 	for _, p := range f.bare {
 		part := false
 		for dir := filepath.Dir(p); !part && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-			if part = f.judged[dir]; dir == f.base {
+			if part = f.candidates[dir]; dir == f.base {
 				break
 			}
 		}
@@ -176,7 +176,7 @@ func (f *finder) files(path string) error {
 			f.add(asLoose, Pair{Reference: f.referenceOf(p), Candidate: fileText(p)})
 		}
 	}
-	if f.judged[path] = len(s.runs)+len(s.published()) > 0; !f.judged[path] {
+	if f.candidates[path] = len(s.runs)+len(s.published()) > 0; !f.candidates[path] {
 		f.bare = append(f.bare, s.sources...)
 	}
 	for _, p := range tables {

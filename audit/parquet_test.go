@@ -93,7 +93,7 @@ func TestParquet(t *testing.T) {
 			t.Errorf("%s: %q, %v", want.label, candidate, err)
 		}
 	}
-	got, err := judged(t, set, &Run{Devices: []Device{newDouble()}, Record: newMemory()})
+	got, err := audited(t, set, &Run{Devices: []Device{newDouble()}, Record: newMemory()})
 	if err != nil || got["level_1.parquet:1 (add_v1)"] != kernelwright.Correct || got["level_1.parquet:3 (level 1, task 4)"] != kernelwright.NoCandidate {
 		t.Errorf("%v, %v", got, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// Device is what judges. Its methods are called from one goroutine.
+// Device is what evaluates. Its methods are called from one goroutine.
 type Device interface {
 	Device() kernelwright.Device
 	// Problem says why a candidate's text comes to nothing on this device, without
@@ -23,7 +23,7 @@ type Device interface {
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
 	// Explain says how right and how fast a candidate is that policy rejects.
 	Explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error)
-	// EvaluateBatch judges candidates of one task. Those of others that come then it may
+	// EvaluateBatch evaluates candidates of one task. Those of others that come then it may
 	// build meanwhile.
 	EvaluateBatch(ctx context.Context, t kernelwright.Task, cs, then []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error
 }
@@ -35,8 +35,8 @@ type Record interface {
 	Keep(ctx context.Context, p kernelwright.AuditPair) error
 }
 
-// Run has the pairs of a set judged, on each device the pairs of one reference at
-// a time. What was judged is recorded at once: after an error, or a kill, the next
+// Run has the pairs of a set evaluated, on each device the pairs of one reference at
+// a time. What was evaluated is recorded at once: after an error, or a kill, the next
 // Run goes on from there.
 type Run struct {
 	Audit   kernelwright.Audit
@@ -59,8 +59,8 @@ const (
 	chunkBytes = 16 << 20
 )
 
-// ahead is how many chunks a GPU knows before it judges them: it takes longer to
-// build a candidate than to judge it, and a GPU leaves the processor's cores to compilers.
+// ahead is how many chunks a GPU knows before it evaluates them: it takes longer to
+// build a candidate than to evaluate it, and a GPU leaves the processor's cores to compilers.
 const ahead = 4
 
 // maxFailures is how many pairs in a row may get no answer before it is the
@@ -78,15 +78,15 @@ type FailedError struct {
 }
 
 func (e *FailedError) Error() string {
-	return fmt.Sprintf("%d pairs could not be judged, the first because of this: %v", e.Pairs, e.First)
+	return fmt.Sprintf("%d pairs could not be evaluated, the first because of this: %v", e.Pairs, e.First)
 }
 
 // Unwrap returns the first cause.
 func (e *FailedError) Unwrap() error { return e.First }
 
-// Run judges what was not judged yet. Cancelling ctx ends it with ctx's error. A
-// pair that the machine fails on is given to Yield as not judged and keeps no
-// other from being judged; a device on which several fail in a row is left. The
+// Run evaluates what was not evaluated yet. Cancelling ctx ends it with ctx's error. A
+// pair that the machine fails on is given to Yield as not evaluated and keeps no
+// other from being evaluated; a device on which several fail in a row is left. The
 // error is then a *FailedError, in the end.
 func (r *Run) Run(ctx context.Context) error {
 	r.left = chunks(r.Set.Pairs)
@@ -106,12 +106,12 @@ func (r *Run) Run(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return together(failed, r.unjudged())
+	return together(failed, r.unseen())
 }
 
 // together is the error of what failed on all devices; nil where nothing did.
-func together(failed []failures, unjudged int) error {
-	all := &FailedError{Pairs: unjudged}
+func together(failed []failures, unseen int) error {
+	all := &FailedError{Pairs: unseen}
 	for _, f := range failed {
 		all.Pairs += f.pairs
 		if all.First == nil {
@@ -157,7 +157,7 @@ func chunks(pairs []Pair) []chunk {
 	return all
 }
 
-// take adds to what a device is to judge next, so that it has so many, and leaves
+// take adds to what a device is to evaluate next, so that it has so many, and leaves
 // others as many.
 func (r *Run) take(mine []chunk, most int) []chunk {
 	r.mu.Lock()
@@ -178,8 +178,8 @@ func (r *Run) giveBack(c ...chunk) {
 	r.back = append(r.back, c...)
 }
 
-// unjudged counts the pairs that no device was left for.
-func (r *Run) unjudged() (n int) {
+// unseen counts the pairs that no device was left for.
+func (r *Run) unseen() (n int) {
 	for _, c := range append(r.back, r.left...) {
 		n += len(c)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// double is a device that judges by what candidates say of themselves.
+// double is a device that evaluates by what candidates say of themselves.
 type double struct {
 	kind kernelwright.DeviceKind
 	fail func(source string) error // what the machine fails on
@@ -27,7 +27,7 @@ type double struct {
 	largest   int // batch
 	explained int
 
-	ahead, late []string // what was said to come later, and of that what had been judged
+	ahead, late []string // what was said to come later, and of that what had been evaluated
 }
 
 func newDouble() *double {
@@ -153,8 +153,8 @@ func (m *memory) Keep(_ context.Context, p kernelwright.AuditPair) error {
 	return nil
 }
 
-// judged runs an audit and returns the statuses by the base name of the candidate.
-func judged(t *testing.T, set Set, r *Run) (map[string]kernelwright.Status, error) {
+// audited runs an audit and returns the statuses by the base name of the candidate.
+func audited(t *testing.T, set Set, r *Run) (map[string]kernelwright.Status, error) {
 	t.Helper()
 	got := map[string]kernelwright.Status{}
 	r.Set, r.Begun = set, func(int, string) {}
@@ -186,7 +186,7 @@ func TestEachIsNamedAndNeighboursAreUnharmed(t *testing.T) {
 		"b/reference.py": aReference + "# no task", "b/never.py": aCandidate, "c/alone.py": aCandidate,
 	})
 	d, m := newDouble(), newMemory()
-	got, err := judged(t, set, &Run{Devices: []Device{d}, Record: m})
+	got, err := audited(t, set, &Run{Devices: []Device{d}, Record: m})
 	want := map[string]kernelwright.Status{
 		"right.py": kernelwright.Correct, "same.py": kernelwright.Correct, "broken.py": kernelwright.BuildFailed, "hangs.py": kernelwright.TimedOut,
 		"kernel_bytes.py": kernelwright.Rejected, "kernel_text.py": kernelwright.Rejected, "gpu.py": kernelwright.NeedsGPU,
@@ -196,17 +196,17 @@ func TestEachIsNamedAndNeighboursAreUnharmed(t *testing.T) {
 		t.Errorf("%v, %v\nwant %v", got, err, want)
 	}
 	if n := d.evaluated[aCandidate]; n != 1 {
-		t.Errorf("the same bytes were judged %d times", n)
+		t.Errorf("the same bytes were evaluated %d times", n)
 	}
 	// Once more: all of it is known, that which hangs too.
 	d.evaluated = map[string]int{}
-	again, err := judged(t, set, &Run{Devices: []Device{d}, Record: m})
+	again, err := audited(t, set, &Run{Devices: []Device{d}, Record: m})
 	if err != nil || !maps.Equal(again, want) || len(d.evaluated) != 0 {
-		t.Errorf("again: %v, %v, judged %v", again, err, d.evaluated)
+		t.Errorf("again: %v, %v, evaluated %v", again, err, d.evaluated)
 	}
 	// On a GPU such a failure is the candidate's own.
 	d.kind = kernelwright.CUDADevice
-	if got, _ = judged(t, set, &Run{Devices: []Device{d}, Record: newMemory()}); got["gpu.py"] != kernelwright.Crashed {
+	if got, _ = audited(t, set, &Run{Devices: []Device{d}, Record: newMemory()}); got["gpu.py"] != kernelwright.Crashed {
 		t.Error(got["gpu.py"])
 	}
 }
@@ -214,13 +214,13 @@ func TestEachIsNamedAndNeighboursAreUnharmed(t *testing.T) {
 // A reference is looked at only for candidates that must run.
 func TestBrokenCandidatesNeedNoDevice(t *testing.T) {
 	d := newDouble()
-	_, err := judged(t, found(t, map[string]string{"a/reference.py": aReference, "a/b.py": "class ModelNew(\n"}), &Run{Devices: []Device{d}, Record: newMemory()})
+	_, err := audited(t, found(t, map[string]string{"a/reference.py": aReference, "a/b.py": "class ModelNew(\n"}), &Run{Devices: []Device{d}, Record: newMemory()})
 	if err != nil || len(d.inspected) != 0 {
 		t.Error(d.inspected, err)
 	}
 }
 
-// Thousands of pairs: texts are not held, and the same bytes are judged once.
+// Thousands of pairs: texts are not held, and the same bytes are evaluated once.
 func TestThousandsOfPairs(t *testing.T) {
 	const pairs, filler = 4000, 1500
 	dir := t.TempDir()
@@ -272,7 +272,7 @@ func TestThousandsOfPairs(t *testing.T) {
 		t.Errorf("%v", counts)
 	}
 	if len(d.evaluated) != 2 || d.inspected["class Model:\n    pass\n"] != 1 || d.largest > chunkPairs {
-		t.Errorf("judged %d texts, inspected %v, at most %d at once", len(d.evaluated), d.inspected, d.largest)
+		t.Errorf("evaluated %d texts, inspected %v, at most %d at once", len(d.evaluated), d.inspected, d.largest)
 	}
 	// The texts are over 6 MB together.
 	if most-before > 3<<20 {
@@ -305,16 +305,16 @@ func TestAFailureOfTheMachine(t *testing.T) {
 		}
 		return nil
 	}
-	got, err := judged(t, set, &Run{Devices: []Device{d}, Record: m})
+	got, err := audited(t, set, &Run{Devices: []Device{d}, Record: m})
 	var failed *FailedError
-	if !errors.As(err, &failed) || failed.Pairs != 1 || got["2.py"] != kernelwright.NotJudged || got["1.py"] != kernelwright.Correct || got["3.py"] != kernelwright.Correct {
+	if !errors.As(err, &failed) || failed.Pairs != 1 || got["2.py"] != kernelwright.NotEvaluated || got["1.py"] != kernelwright.Correct || got["3.py"] != kernelwright.Correct {
 		t.Errorf("%v, %v", got, err)
 	}
 	if len(m.all) != 2 {
 		t.Errorf("%v", slices.Collect(maps.Keys(m.all)))
 	}
 	d.fail = nil
-	if got, err = judged(t, set, &Run{Devices: []Device{d}, Record: m}); err != nil || got["2.py"] != kernelwright.Correct {
+	if got, err = audited(t, set, &Run{Devices: []Device{d}, Record: m}); err != nil || got["2.py"] != kernelwright.Correct {
 		t.Errorf("again: %v, %v", got, err)
 	}
 }
@@ -333,7 +333,7 @@ func TestADeviceThatFailsIsLeft(t *testing.T) {
 	sick.fail = func(string) error {
 		return &kernelwright.InfrastructureError{Op: "evaluate", Err: errors.New("no more")}
 	}
-	got, err := judged(t, set, &Run{Devices: []Device{sick}, Record: newMemory()})
+	got, err := audited(t, set, &Run{Devices: []Device{sick}, Record: newMemory()})
 	var failed *FailedError
 	if !errors.As(err, &failed) || failed.Pairs != 45 || len(got) != maxFailures {
 		t.Errorf("alone: %d told, %v", len(got), err)
@@ -348,13 +348,13 @@ func TestADeviceThatFailsIsLeft(t *testing.T) {
 		return &kernelwright.InfrastructureError{Op: "evaluate", Err: errors.New("no more")}
 	}
 	well.fail = func(string) error { <-gone; return nil } // the other one has begun
-	got, err = judged(t, set, &Run{Devices: []Device{sick, well}, Record: newMemory()})
+	got, err = audited(t, set, &Run{Devices: []Device{sick, well}, Record: newMemory()})
 	if !errors.As(err, &failed) || failed.Pairs < maxFailures || len(got) < 40 {
 		t.Errorf("with another: %d told, %v", len(got), err)
 	}
 }
 
-// A GPU is told what comes next, and judges that; nothing is judged twice or left.
+// A GPU is told what comes next, and evaluates that; nothing is evaluated twice or left.
 func TestAGPUKnowsWhatComesNext(t *testing.T) {
 	files := map[string]string{}
 	for i := range 20 {
@@ -369,17 +369,17 @@ func TestAGPUKnowsWhatComesNext(t *testing.T) {
 		one, other := newDouble(), newDouble()
 		one.kind, other.kind = kind, kind
 		known := newMemory()
-		got, err := judged(t, set, &Run{Devices: []Device{one, other}, Record: known})
+		got, err := audited(t, set, &Run{Devices: []Device{one, other}, Record: known})
 		if err != nil || len(got) != len(files)-20 || len(one.evaluated)+len(other.evaluated) != len(got)-1 {
-			t.Errorf("%s: %d told, %d and %d judged, %v", kind, len(got), len(one.evaluated), len(other.evaluated), err)
+			t.Errorf("%s: %d told, %d and %d evaluated, %v", kind, len(got), len(one.evaluated), len(other.evaluated), err)
 		}
 		for _, d := range []*double{one, other} {
 			if len(d.late) > 0 || kind == kernelwright.CPUDevice && len(d.ahead) > 0 {
-				t.Errorf("%s: %q came later, of which %q was judged", kind, d.ahead, d.late)
+				t.Errorf("%s: %q came later, of which %q was evaluated", kind, d.ahead, d.late)
 			}
 			for _, source := range d.ahead {
 				if d.evaluated[source] != 1 {
-					t.Errorf("%s: %q was to come, and was judged %d times", kind, source, d.evaluated[source])
+					t.Errorf("%s: %q was to come, and was evaluated %d times", kind, source, d.evaluated[source])
 				}
 			}
 		}
@@ -387,13 +387,13 @@ func TestAGPUKnowsWhatComesNext(t *testing.T) {
 			t.Errorf("of %d candidates it was said that they come", n)
 		}
 		one.ahead = nil
-		if _, err := judged(t, set, &Run{Devices: []Device{one}, Record: known}); err != nil || len(one.ahead) > 0 {
+		if _, err := audited(t, set, &Run{Devices: []Device{one}, Record: known}); err != nil || len(one.ahead) > 0 {
 			t.Errorf("what is known comes again: %q, %v", one.ahead, err)
 		}
 	}
 }
 
-// Stopped in between, a run loses what it had not judged and nothing else.
+// Stopped in between, a run loses what it had not evaluated and nothing else.
 func TestAStoppedRunGoesOn(t *testing.T) {
 	files := map[string]string{"a/reference.py": aReference}
 	for i := range 50 {
@@ -412,12 +412,12 @@ func TestAStoppedRunGoesOn(t *testing.T) {
 	if err := r.Run(ctx); !errors.Is(err, context.Canceled) || len(m.all) != 20 {
 		t.Fatalf("%v, %d kept", err, len(m.all))
 	}
-	if _, err := judged(t, set, &Run{Devices: []Device{d}, Record: m}); err != nil {
+	if _, err := audited(t, set, &Run{Devices: []Device{d}, Record: m}); err != nil {
 		t.Fatal(err)
 	}
 	for text, n := range d.evaluated {
 		if n != 1 {
-			t.Errorf("%q was judged %d times", text, n)
+			t.Errorf("%q was evaluated %d times", text, n)
 		}
 	}
 	if len(d.evaluated) != 50 {
@@ -433,7 +433,7 @@ func TestRejectedCandidatesAreExplained(t *testing.T) {
 		d, m := newDouble(), newMemory()
 		r := &Run{Audit: kernelwright.Audit{CustomCode: policy}, Devices: []Device{d}, Record: m}
 		for range 2 {
-			if _, err := judged(t, set, r); err != nil {
+			if _, err := audited(t, set, r); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -450,7 +450,7 @@ func TestRejectedCandidatesAreExplained(t *testing.T) {
 		}
 		return nil
 	}
-	if got, err := judged(t, set, &Run{Audit: kernelwright.Audit{CustomCode: "required"}, Devices: []Device{d}, Record: m}); err != nil || got["rewrite.py"] != kernelwright.Rejected {
+	if got, err := audited(t, set, &Run{Audit: kernelwright.Audit{CustomCode: "required"}, Devices: []Device{d}, Record: m}); err != nil || got["rewrite.py"] != kernelwright.Rejected {
 		t.Errorf("%v, %v", got, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -44,7 +44,7 @@ func missing(reason, hint string) Text {
 func (t Text) Err() error { return t.err }
 
 // ID is the same for the same text at the same place: pairs of one reference are
-// judged together.
+// evaluated together.
 func (t Text) ID() string {
 	if t.in != nil {
 		return "text " + t.hash

@@ -15,7 +15,7 @@ const required = "required"
 // origin is whose text a candidate is: a stranger's, as a model's is.
 const origin = "published"
 
-// worker judges chunks on one device.
+// worker evaluates chunks on one device.
 type worker struct {
 	*Run
 	device Device
@@ -44,7 +44,7 @@ func (w *worker) work(ctx context.Context) error {
 			return nil
 		}
 		w.mine = mine[1:]
-		rest, err := w.judge(ctx, mine[0])
+		rest, err := w.evaluate(ctx, mine[0])
 		if err != nil || len(rest) > 0 {
 			if len(rest) > 0 {
 				w.giveBack(append(w.mine, rest)...)
@@ -55,7 +55,7 @@ func (w *worker) work(ctx context.Context) error {
 	return nil
 }
 
-// then returns the candidates that this device judges after a chunk: the first of each
+// then returns the candidates that this device evaluates after a chunk: the first of each
 // of the next ones that is to be built as it is.
 func (w *worker) then(ctx context.Context) (cs []kernelwright.Candidate) {
 	for _, c := range w.mine {
@@ -83,9 +83,9 @@ type open struct {
 	bare bool // ModelNew was made of it here
 }
 
-// judge says something of each pair of a chunk. Rest is what it leaves to other
+// evaluate says something of each pair of a chunk. Rest is what it leaves to other
 // devices, since this one fails.
-func (w *worker) judge(ctx context.Context, c chunk) (rest chunk, err error) {
+func (w *worker) evaluate(ctx context.Context, c chunk) (rest chunk, err error) {
 	pairs := w.Set.Pairs
 	reference, badReference := pairs[c[0]].Reference.ReadReference()
 	w.mu.Lock()
@@ -158,12 +158,12 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 			o.same = append(o.same, p)
 			continue
 		}
-		v, judged, known, err := w.Record.Known(ctx, p.Key)
+		v, evaluated, known, err := w.Record.Known(ctx, p.Key)
 		if err != nil {
 			return nil, n, err
 		}
 		if known {
-			p.Verdict, p.JudgedMS = v, judged
+			p.Verdict, p.EvaluatedMS = v, evaluated
 			if err := w.keep(ctx, p, true); err != nil {
 				return nil, n, err
 			}
@@ -245,11 +245,11 @@ func (w *worker) withoutRunning(ctx context.Context, all []*open) (todo []*open,
 	return todo, nil
 }
 
-// batch has pairs of one reference judged, up to the first that the machine fails
+// batch has pairs of one reference evaluated, up to the first that the machine fails
 // on, and returns those after it.
 func (w *worker) batch(ctx context.Context, from Text, reference string, todo []*open) ([]*open, error) {
 	if err := w.inspect(ctx, from, reference); err != nil {
-		// It is the reference's failure or the machine's: none of its candidates can be judged now.
+		// It is the reference's failure or the machine's: none of its candidates can be evaluated now.
 		return todo[1:], w.failure(ctx, todo[0], err)
 	}
 	if w.wrong != nil {
@@ -342,7 +342,7 @@ func (w *worker) failure(ctx context.Context, o *open, err error) error {
 		return context.Cause(ctx)
 	}
 	for _, p := range append([]kernelwright.AuditPair{o.AuditPair}, o.same...) {
-		p.Verdict, p.Key = w.verdict(kernelwright.NotJudged, fmt.Errorf("the machine failed: %w", err)), ""
+		p.Verdict, p.Key = w.verdict(kernelwright.NotEvaluated, fmt.Errorf("the machine failed: %w", err)), ""
 		w.failed.add(err)
 		if err := w.tell(p, false); err != nil {
 			return err

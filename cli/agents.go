@@ -21,7 +21,6 @@ import (
 const (
 	builtinCoder = "builtin"
 	rulesJudge   = "rules"
-	noJudge      = "none"
 )
 
 // agents is who writes candidates and who reads verdicts.
@@ -53,10 +52,10 @@ func (r *room) agents() (agents, error) { return r.casting().agents(r.models.ope
 // agents makes the agents, with models that open gives.
 func (c casting) agents(open func(name string) (llm.Model, error)) (agents, error) {
 	a := agents{coder: coder.Builtin{}, judge: judge.Rules{}}
-	if c.judge == noJudge {
+	if c.judge == kernelwright.NoJudge {
 		a.judge = silent{}
 	}
-	if c.coder == builtinCoder && (c.judge == rulesJudge || c.judge == noJudge) {
+	if c.coder == builtinCoder && (c.judge == rulesJudge || c.judge == kernelwright.NoJudge) {
 		return a, nil
 	}
 	templates, err := prompts.LoadTemplates(c.prompts)
@@ -74,12 +73,12 @@ func (c casting) agents(open func(name string) (llm.Model, error)) (agents, erro
 			return a, err
 		}
 		a.coder = coder.Model{LLM: a.model, Prompts: templates, Skills: skills, Form: coder.Form(c.form)}
-		if strings.HasPrefix(c.coder, policyPrefix) {
+		if strings.HasPrefix(c.coder, kernelwright.PolicyPrefix) {
 			a.coder = signed{coder.Model{LLM: signing{a.model}, Prompts: templates, Skills: skills, Form: coder.Form(c.form)}}
 		}
 		a.skills = skills
 	}
-	if c.judge != rulesJudge && c.judge != noJudge {
+	if c.judge != rulesJudge && c.judge != kernelwright.NoJudge {
 		m, err := open(c.judge)
 		if err != nil {
 			return a, err
@@ -92,7 +91,7 @@ func (c casting) agents(open func(name string) (llm.Model, error)) (agents, erro
 // silent is the Judge of runs that ask none.
 type silent struct{}
 
-func (silent) Name() string { return noJudge }
+func (silent) Name() string { return kernelwright.NoJudge }
 
 func (silent) Judge(context.Context, kernelwright.JudgeInput) (kernelwright.Feedback, error) {
 	return kernelwright.Feedback{}, errors.New("no Judge is asked where judge.name is none")
@@ -225,7 +224,7 @@ func (r *room) replaying(run kernelwright.Run) (agents, error) {
 	c := r.casting()
 	c.coder, c.judge = run.Coder, run.Judge
 	for role, name := range map[string]string{"coded": c.coder, "judged": c.judge} {
-		if name != builtinCoder && name != rulesJudge && name != noJudge && !strings.Contains(name, ":") {
+		if name != builtinCoder && name != rulesJudge && name != kernelwright.NoJudge && !strings.Contains(name, ":") {
 			return agents{}, usage(fmt.Sprintf("run %d was %s by %q, which cannot be asked again", run.ID, role, name), "runs of the built-in agents and of language models are replayed")
 		}
 	}

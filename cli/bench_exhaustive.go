@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/report"
@@ -60,7 +61,7 @@ func (c benchCmd) searches() (s searches, err error) {
 // exhaustiveFlags are the settings of the search, as far as they are told as such.
 func exhaustiveFlags() map[string]string {
 	return map[string]string{
-		"rounds.strategy": forge.RoundsStrategy, "coder.name": builtinCoder, "judge.name": noJudge, "rounds.judge": string(forge.JudgeNone),
+		"rounds.strategy": forge.RoundsStrategy, "coder.name": builtinCoder, "judge.name": kernelwright.NoJudge, "rounds.judge": string(forge.JudgeNone),
 		"judge.lessons": "false", "rounds.language": "auto", "evaluation.profile": "false",
 	}
 }

@@ -25,22 +25,22 @@ type auditCmd struct {
 	Path       string   `arg:"" optional:"" help:"A folder of published candidates, or a file of JSON lines or Parquet." type:"path" predictor:"file"`
 	References []string `help:"Where the references lie, if not beside the candidates: a folder such as KernelBench's, or a file." placeholder:"PATH" type:"path" predictor:"file"`
 	Level      string   `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
-	CustomCode string   `help:"Whether code of its own has to do the work: any judges rewrites in PyTorch, too, and counts them apart; required rejects them." enum:"any,required" default:"any"`
+	CustomCode string   `help:"Whether code of its own has to do the work: any evaluates rewrites in PyTorch, too, and counts them apart; required rejects them." enum:"any,required" default:"any"`
 	Strict     bool     `name:"strict-inputs" help:"What a candidate takes for granted of its inputs makes it wrong, and is not only told."`
 	Only       []string `help:"Only candidates whose paths match: 'runs/mine/*'." placeholder:"PATTERN" sep:","`
 	Limit      int      `help:"Only the first so many pairs." placeholder:"N"`
 	Again      bool     `help:"Judge all anew, whatever is recorded."`
 	Out        string   `help:"Write the page (audit.html, audit.md) into this folder; else below the data folder." placeholder:"DIR" type:"path" predictor:"dir"`
-	Show       int64    `help:"Print the audit of this number again; nothing is judged." placeholder:"AUDIT"`
+	Show       int64    `help:"Print the audit of this number again; nothing is evaluated." placeholder:"AUDIT"`
 	deviceFlags
 }
 
 // Help is shown below the flags.
 func (auditCmd) Help() string {
-	return "Judges what others have published: pairs of a reference and a candidate, in KernelBench's layout of runs, as a folder with a reference and its candidates each, or as JSON lines or Parquet of reference, candidate and claimed speedup (docs/audit.md). What was judged under the same bytes and settings is not judged again: the same command goes on where it was stopped. With --json one object a line, as they come. Exit code 0 says that every pair got its answer, whatever that is."
+	return "Evaluates what others have published: pairs of a reference and a candidate, in KernelBench's layout of runs, as a folder with a reference and its candidates each, or as JSON lines or Parquet of reference, candidate and claimed speedup (docs/audit.md). What was evaluated under the same bytes and settings is not evaluated again: the same command goes on where it was stopped. With --json one object a line, as they come. Exit code 0 says that every pair got its answer, whatever that is."
 }
 
-// Run judges what is not judged yet, and tells all. Lines are promised with --json:
+// Run evaluates what is not evaluated yet, and tells all. Lines are promised with --json:
 // what fails is one of them.
 func (c auditCmd) Run(a *app) error {
 	err := c.run(a)
@@ -100,7 +100,7 @@ func (c auditCmd) run(a *app) (err error) {
 	return r.tellAudit(a, known, c.Out, t, c.finish(a.ctx, r, run))
 }
 
-// finish judges, and records that the audit has come to its end.
+// finish evaluates, and records that the audit has come to its end.
 func (c auditCmd) finish(ctx context.Context, r *room, run *audit.Run) error {
 	err := run.Run(ctx)
 	if ctx.Err() != nil && err != nil {
@@ -191,11 +191,11 @@ func begins(k kernelwright.Audit, begun bool) string {
 	said := fmt.Sprintf("audit %d", k.ID)
 	switch {
 	case begun && k.FinishedMS != 0:
-		said += " again: what is new or has changed is judged (--again judges all anew)"
+		said += " again: what is new or has changed is evaluated (--again evaluates all anew)"
 	case begun:
 		said = "going on with " + said
 	}
-	return said + fmt.Sprintf("; judged with custom_code = %q", k.CustomCode)
+	return said + fmt.Sprintf("; evaluated with custom_code = %q", k.CustomCode)
 }
 
 // options are those of every verdict of an audit. Baselines that somebody here has
@@ -317,8 +317,8 @@ func (t *auditTeller) place() string { return fmt.Sprintf("%d of %d  %s", t.done
 
 // pair tells one. On standard error what was known before is only counted.
 func (t *auditTeller) pair(p kernelwright.AuditPair, known bool) error {
-	if p.JudgedMS == 0 && p.Verdict.Status != kernelwright.NotJudged {
-		p.JudgedMS = time.Now().UnixMilli()
+	if p.EvaluatedMS == 0 && p.Verdict.Status != kernelwright.NotEvaluated {
+		p.EvaluatedMS = time.Now().UnixMilli()
 	}
 	row := report.NewAuditRow(p)
 	t.count.Add(row)
@@ -339,7 +339,7 @@ func (t *auditTeller) pair(p kernelwright.AuditPair, known bool) error {
 func (r *room) tellAudit(a *app, k kernelwright.Audit, out string, t *auditTeller, failed error) error {
 	t.show.done()
 	if t.known > 0 {
-		t.show.say(fmt.Sprintf("not judged anew, since the same bytes were judged before: %d of %d", t.known, t.done))
+		t.show.say(fmt.Sprintf("not evaluated anew, since the same bytes were evaluated before: %d of %d", t.known, t.done))
 	}
 	whole, err := r.loadAudit(context.WithoutCancel(a.ctx), k.ID)
 	if err != nil {

@@ -36,7 +36,7 @@ func (baselineAddCmd) Help() string {
 
 var baselineName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,31}$`)
 
-// Run judges the kernel and registers it.
+// Run evaluates the kernel and registers it.
 func (c baselineAddCmd) Run(a *app) (err error) {
 	if err := checkBaselineName(c.Name); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 		return err
 	}
 	if kernelwright.HashText(kernel.Source) != v.Candidate {
-		return &Error{Code: ExitFailure, Text: c.File + " was changed while it was judged", Hint: "add it again"}
+		return &Error{Code: ExitFailure, Text: c.File + " was changed while it was evaluated", Hint: "add it again"}
 	}
 	path, err := filepath.Abs(c.File)
 	if err != nil {

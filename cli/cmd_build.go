@@ -38,7 +38,7 @@ type builtFile struct {
 	Reason string             `json:"reason,omitempty"` // why it cannot be read
 	Hint   string             `json:"hint,omitempty"`
 
-	of judgedText
+	of candidateText
 }
 
 // Run builds them one after the other, each for all architectures at once.
@@ -80,7 +80,7 @@ func (c buildCmd) Run(a *app) (err error) {
 		case err != nil:
 			return err
 		default:
-			found.of = judgedText{path, f.Source}
+			found.of = candidateText{path, f.Source}
 			found.Builds, err = e.Build(a.ctx, kernelwright.Candidate{Source: f.Source, Origin: "file"}, c.Arch)
 			if err != nil {
 				return cutShort(a.ctx, err)

@@ -35,7 +35,7 @@ var errProfileOnCPU = usage("--profile is for a GPU, and the device is the CPU",
 
 // Help is shown below the flags.
 func (evalCmd) Help() string {
-	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same bytes, is remembered for thirty days; --again measures anew. --require makes the code 3 for any other verdict, which is printed all the same. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on. A batch prints a line for each candidate as soon as it is judged, with --json one object a line, with the candidate's path in file; the next ones are built meanwhile."
+	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same bytes, is remembered for thirty days; --again measures anew. --require makes the code 3 for any other verdict, which is printed all the same. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on. A batch prints a line for each candidate as soon as it is evaluated, with --json one object a line, with the candidate's path in file; the next ones are built meanwhile."
 }
 
 // Run reaches a verdict, or one for each of a batch.
@@ -81,7 +81,7 @@ func (c evalCmd) Run(a *app) (err error) {
 		v.Exported = "" // its hash stays; --export writes it
 		switch {
 		case batch && a.json:
-			return a.printLine(judged{path, v})
+			return a.printLine(batchLine{path, v})
 		case batch:
 			return a.printf("%-*s  %s\n", width, report.Line(filepath.Base(path)), v.line())
 		case a.json:
@@ -98,13 +98,13 @@ func (c evalCmd) Run(a *app) (err error) {
 	return err
 }
 
-// judged is a line of a batch.
-type judged struct {
+// batchLine is a line of a batch.
+type batchLine struct {
 	File string `json:"file"`
 	outcome
 }
 
-// candidates returns the files to judge.
+// candidates returns the files to evaluate.
 func (c evalCmd) candidates() ([]string, error) {
 	paths := c.Candidates
 	if c.Batch != "" {
@@ -186,7 +186,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 	}
 	show := newProgress(a.stderr)
 	defer show.done()
-	err = c.judge(a, r, show, reference, cands, func(i int, v outcome) error {
+	err = c.evaluate(a, r, show, reference, cands, func(i int, v outcome) error {
 		if err := until(at[i]); err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 		if v.Status == kernelwright.Invalid {
 			v.Hint = cmp.Or(looksLike, v.Hint)
 		}
-		v.of = judgedText{paths[at[i]], cands[i].Source}
+		v.of = candidateText{paths[at[i]], cands[i].Source}
 		show.done()
 		return each(paths[at[i]], v)
 	})
@@ -206,10 +206,10 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 	return until(len(paths))
 }
 
-// judge gives yield the verdict on each candidate that can be read, by its index. What
+// evaluate gives yield the verdict on each candidate that can be read, by its index. What
 // is remembered and what needs no device comes first: no process is started for the
 // one, and the reference is inspected when a candidate has to run.
-func (c evalCmd) judge(a *app, r *room, show *progress, reference task.File, cands []kernelwright.Candidate, yield func(int, outcome) error) (err error) {
+func (c evalCmd) evaluate(a *app, r *room, show *progress, reference task.File, cands []kernelwright.Candidate, yield func(int, outcome) error) (err error) {
 	o := r.options(show.stage)
 	o.KeepWarm, o.Again, o.Profile, o.Lazy = r.config.Evaluation.KeepWarm.Std(), c.Again, "", true
 	o.StrictInputs = o.StrictInputs || c.Strict
@@ -228,7 +228,7 @@ func (c evalCmd) judge(a *app, r *room, show *progress, reference task.File, can
 	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
 	level := kernelwright.Level(c.Level)
 	t, known := e.Inspected(a.ctx, reference.Name, reference.Source)
-	next := 0 // of those that are not judged yet
+	next := 0 // of those that are not evaluated yet
 	give := func(_ int, v kernelwright.Verdict) error {
 		said, err := c.explained(a.ctx, explaining{limited, e}, t, cands[next], v)
 		if err != nil {
@@ -318,7 +318,7 @@ func indented(text string) string {
 const maxKernels = 5
 
 // printVerdict says a verdict to people.
-func printVerdict(a *app, v kernelwright.Verdict, of judgedText) error {
+func printVerdict(a *app, v kernelwright.Verdict, of candidateText) error {
 	var b strings.Builder
 	b.WriteString(words(v.Status))
 	if v.Cached {

@@ -23,7 +23,7 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-// textHardware judges by what a text says: the record of an agent's work is tried
+// textHardware evaluates by what a text says: the record of an agent's work is tried
 // with it, and verdicts are tried elsewhere.
 type textHardware struct{ hardware }
 
@@ -198,7 +198,7 @@ func TestAgentComesBack(t *testing.T) {
 	again.must("evaluate", given{"reference": "class Model: 'softmax'\n", "candidate": "class ModelNew: 11"}, "run 2, round 1")
 	again.must("submit", nil, "certified", "run 2, round 1", "kernel: "+filepath.Join(root, "softmax.best.py"))
 	again.must("evaluate", given{"path": "softmax.py", "candidate": "class ModelNew: 2"}, "run 1, round 1")
-	// Another comment is another program: its candidates are judged by themselves.
+	// Another comment is another program: its candidates are evaluated by themselves.
 	again.must("evaluate", given{"reference": "class Model: 'softmax' # again\n", "name": "softmax", "candidate": "class ModelNew: 2"}, "run 3, round 0")
 	again.leave()
 	history("softmax  done     certified", "softmax  stopped  correct")

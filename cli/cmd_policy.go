@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/trainer/policies"
@@ -268,7 +269,7 @@ func turning(a *app, turn func(*room) (policies.Policy, string, error)) (err err
 		return a.printJSON(row)
 	}
 	said := fmt.Sprintf("policy %s %s: policy:current is this version\n", p.Name(), what)
-	if name := r.config.Coder.Name; name != policyPrefix+policies.Current {
+	if name := r.config.Coder.Name; name != kernelwright.PolicyPrefix+policies.Current {
 		said += fmt.Sprintf("the Coder is %s all the same; it is this policy with --coder policy:current, or coder.name = \"policy:current\"\n", report.Line(name))
 	}
 	return a.printf("%s", said)
@@ -381,7 +382,7 @@ func (c policyServeCmd) Run(a *app) (err error) {
 	}
 	o := serving.Local{
 		Folder: p.Folder,
-		Name:   policyPrefix + p.Name(),
+		Name:   kernelwright.PolicyPrefix + p.Name(),
 		Host:   host,
 		Port:   port,
 		Device: "auto",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
@@ -60,7 +61,7 @@ func (c policyGateCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	show.begin(fmt.Sprintf("gate of %s", strings.TrimPrefix(settings.Candidate, policyPrefix)))
+	show.begin(fmt.Sprintf("gate of %s", strings.TrimPrefix(settings.Candidate, kernelwright.PolicyPrefix)))
 	err = p.Run(a.ctx)
 	show.done()
 	if err = errors.Join(err, p.Close()); err != nil {
@@ -83,7 +84,7 @@ func (c policyGateCmd) settings(ctx context.Context, r *room) (pipeline.Settings
 	if candidate.Version == opponent.Version {
 		return s, usage(fmt.Sprintf("policy %s cannot be held against itself", candidate.Name()), "name another one with --against; `kernelwright policy ls` lists them")
 	}
-	s.Candidate, s.Opponent = policyPrefix+candidate.Name(), policyPrefix+opponent.Name()
+	s.Candidate, s.Opponent = kernelwright.PolicyPrefix+candidate.Name(), kernelwright.PolicyPrefix+opponent.Name()
 	s.Recipe = r.recipe(c.Small)
 	if !c.Small && candidate.Origin.Pipeline > 0 {
 		row, err := r.store.Pipeline(ctx, candidate.Origin.Pipeline)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
@@ -97,7 +98,7 @@ func (c trainRunCmd) check() error {
 	case c.Pipeline < 0:
 		return usage(fmt.Sprintf("there is no pipeline %d", c.Pipeline), "`kernelwright train ls` lists them")
 	}
-	if c.Base == "" || c.Base == pipeline.SmolLM2 || strings.HasPrefix(c.Base, pipeline.PolicyPrefix) {
+	if c.Base == "" || c.Base == pipeline.SmolLM2 || strings.HasPrefix(c.Base, kernelwright.PolicyPrefix) {
 		return nil
 	}
 	info, err := os.Stat(c.Base)
@@ -141,7 +142,7 @@ func (c trainRunCmd) settings(ctx context.Context, r *room) (pipeline.Settings, 
 			return s, err
 		}
 	}
-	if s.Base != "" && s.Base != pipeline.SmolLM2 && !strings.HasPrefix(s.Base, pipeline.PolicyPrefix) {
+	if s.Base != "" && s.Base != pipeline.SmolLM2 && !strings.HasPrefix(s.Base, kernelwright.PolicyPrefix) {
 		whole, err := filepath.Abs(s.Base)
 		if err != nil {
 			return s, err
@@ -164,7 +165,7 @@ func (r *room) base(ctx context.Context) (string, error) {
 	if none, ok := errors.AsType[*policies.Error](err); ok && none.Missing {
 		return "", nil
 	}
-	return pipeline.PolicyPrefix + p.Name(), err
+	return kernelwright.PolicyPrefix + p.Name(), err
 }
 
 // recipe is that of the settings.

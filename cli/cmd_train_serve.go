@@ -27,7 +27,7 @@ type trainServeCmd struct {
 
 // Help is shown below the flags.
 func (trainServeCmd) Help() string {
-	return "A trainer begins episodes, says what its policy answers, and gets rewards: docs/episodes.md has the protocol and a client. The first line of standard output is the address, with --json an object. Where " + config.TrainTokenEnv + " is set, clients have to give that token. What takes no strict inputs for granted is judged so unless an episode says otherwise. An interrupt ends it; what is open then is lost, what is done is in the history."
+	return "A trainer begins episodes, says what its policy answers, and gets rewards: docs/episodes.md has the protocol and a client. The first line of standard output is the address, with --json an object. Where " + config.TrainTokenEnv + " is set, clients have to give that token. What takes no strict inputs for granted is evaluated so unless an episode says otherwise. An interrupt ends it; what is open then is lost, what is done is in the history."
 }
 
 // The least that a token has, in bytes, and how long requests in progress have at

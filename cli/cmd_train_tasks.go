@@ -147,7 +147,7 @@ func (r *room) protected() ([]tasks.Protected, error) {
 }
 
 // taskMaker opens the devices that tasks are measured on, and returns what decides on
-// tasks there. Eager is judged as a candidate, so no code of its own is asked for, and it
+// tasks there. Eager is evaluated as a candidate, so no code of its own is asked for, and it
 // is timed as a baseline alone.
 func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Evaluator, error) {
 	protected, err := r.protected()

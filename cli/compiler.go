@@ -14,14 +14,14 @@ import (
 // maxCompilerErrors is how many errors of a compiler are shown.
 const maxCompilerErrors = 8
 
-// judgedText is what a verdict is on: the path as it was named and the text that
+// candidateText is what a verdict is on: the path as it was named and the text that
 // lines count in, which of a work folder is that of all its files.
-type judgedText struct {
+type candidateText struct {
 	path, source string
 }
 
 // writeErrors shows a compiler's errors: file and line, the words, the code.
-func writeErrors(b *strings.Builder, indent string, errors []kernelwright.Diagnostic, of judgedText) {
+func writeErrors(b *strings.Builder, indent string, errors []kernelwright.Diagnostic, of candidateText) {
 	for i, d := range errors {
 		if i == maxCompilerErrors {
 			fmt.Fprintf(b, "%sand %d more errors\n", indent, len(errors)-i)
@@ -46,7 +46,7 @@ func writeErrors(b *strings.Builder, indent string, errors []kernelwright.Diagno
 
 // place names a line as editors read it: "softmax.py:17". Of a work folder it is
 // the file that has the line, where one file has it once; else it is empty.
-func (t judgedText) place(line int) string {
+func (t candidateText) place(line int) string {
 	if t.path == "" || line < 1 {
 		return ""
 	}

@@ -29,14 +29,14 @@ func TestCompilerErrorsHaveFileLineAndCode(t *testing.T) {
 	if err := os.WriteFile("one.py", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	joined := judgedText{filepath.Join(folder, "folder"), "import torch\n  int b\nint twice;\nmade by joining"}
-	single := judgedText{filepath.Join(folder, "one.py"), "int a\nint b;"}
+	joined := candidateText{filepath.Join(folder, "folder"), "import torch\n  int b\nint twice;\nmade by joining"}
+	single := candidateText{filepath.Join(folder, "one.py"), "int a\nint b;"}
 	d := func(line int, message string) []kernelwright.Diagnostic {
 		return []kernelwright.Diagnostic{{Line: line, Message: message}}
 	}
 	for _, tt := range []struct {
 		name   string
-		of     judgedText
+		of     candidateText
 		errors []kernelwright.Diagnostic
 		want   string
 	}{
@@ -47,7 +47,7 @@ func TestCompilerErrorsHaveFileLineAndCode(t *testing.T) {
 		{"a work folder", joined, d(2, "expected ;"), "folder/kernels/a.cu:2: expected ;\n       1 | import torch\n  >    2 |   int b\n"},
 		{"a line of two of its files", joined, d(3, "odd"), "line 3: odd\n       2 |   int b\n  >    3 | int twice;\n"},
 		{"a line of none of them", joined, d(4, "odd"), "line 4: odd\n       3 | int twice;\n  >    4 | made by joining\n"},
-		{"nothing was read", judgedText{}, d(4, "odd"), "line 4: odd\n"},
+		{"nothing was read", candidateText{}, d(4, "odd"), "line 4: odd\n"},
 		{"foreign signs", single, d(1, "red\x1b[31m"), "one.py:1: red⟨U+001B⟩[31m\n  >    1 | int a\n"},
 	} {
 		var b strings.Builder

@@ -17,8 +17,8 @@ type outcome struct {
 	Counted     *bool  `json:"counted,omitempty"`     // false of a rejected one that was to be explained
 	Unexplained string `json:"unexplained,omitempty"` // why that is not known: the explanation failed
 
-	hint string     // what to do about that
-	of   judgedText // empty where no candidate was judged
+	hint string        // what to do about that
+	of   candidateText // empty where no candidate was evaluated
 }
 
 // explaining gives up on an explanation as on a verdict.

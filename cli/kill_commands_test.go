@@ -237,7 +237,7 @@ func examineEval(v *victim, p *working, harmed bool) {
 	}
 }
 
-// auditedPairs are what an audit has to judge, with the status that each deserves.
+// auditedPairs are what an audit has to evaluate, with the status that each deserves.
 var auditedPairs = map[string]kernelwright.Status{
 	"native.py": kernelwright.Correct, "rewrite.py": kernelwright.Correct, "wrong.py": kernelwright.Wrong, "broken.py": kernelwright.BuildFailed,
 }

@@ -262,7 +262,7 @@ func (w *workshop) guest(ctx context.Context, j mcp.Job, begin bool) (*daemon.Gu
 	return g, nil
 }
 
-// Round judges a candidate as the next round of the client's run.
+// Round evaluates a candidate as the next round of the client's run.
 func (w *workshop) Round(ctx context.Context, j mcp.Job, c kernelwright.Candidate) (r kernelwright.Round, err error) {
 	defer told(&err)
 	end, err := w.begin(ctx, j)

@@ -16,9 +16,6 @@ import (
 	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
-// policyPrefix begins the names of policies as Coders and Judges.
-const policyPrefix = "policy:"
-
 // policyParts is what a room has for policies.
 type policyParts struct {
 	policies *policies.Registry
@@ -34,7 +31,7 @@ func (r *room) openPolicies() {
 }
 
 // gpus are the numbers of the GPUs on which this room measures, and of the others.
-func (r *room) gpus() (judges, others []int) {
+func (r *room) gpus() (mine, others []int) {
 	all, err := hwfeedback.Devices(allGPUs)
 	if err != nil {
 		return nil, nil // there is none
@@ -50,12 +47,12 @@ func (r *room) gpus() (judges, others []int) {
 		}
 		first := i == 0 && slices.ContainsFunc(measured, func(m string) bool { return m == "cuda" || m == "auto" })
 		if first || slices.Contains(measured, name) {
-			judges = append(judges, number)
+			mine = append(mine, number)
 		} else {
 			others = append(others, number)
 		}
 	}
-	return judges, others
+	return mine, others
 }
 
 const allGPUs = "cuda:all"
@@ -63,8 +60,8 @@ const allGPUs = "cuda:all"
 // servingGPU is the one that policies are served on: where there are several, one on which
 // nothing is measured.
 func (r *room) servingGPU() int {
-	judges, others := r.gpus()
-	if all := slices.Concat(others, judges); len(all) > 0 {
+	mine, others := r.gpus()
+	if all := slices.Concat(others, mine); len(all) > 0 {
 		return all[0]
 	}
 	return 0

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/policies"
@@ -24,7 +25,7 @@ type gatePage struct {
 
 // gatesOf returns the gates in which a policy was the candidate, the oldest first.
 func gatesOf(ctx context.Context, s *store.Store, p policies.Policy) ([]gatePage, error) {
-	found, err := s.GatesOf(ctx, policyPrefix+p.Name())
+	found, err := s.GatesOf(ctx, kernelwright.PolicyPrefix+p.Name())
 	if err != nil {
 		return nil, err
 	}

@@ -115,7 +115,7 @@ func (p *progress) observe(e forge.Event) {
 		p.state = round
 		p.draw("writing a candidate")
 	case forge.Proposed:
-		p.draw("judging it")
+		p.draw("evaluating it")
 	case forge.RoundDone:
 		if e.Verdict != nil {
 			p.keep(roundLine(round, e))

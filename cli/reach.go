@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
 )
 
@@ -10,7 +11,7 @@ import (
 // before anything is measured for it.
 func (r *room) reach(ctx context.Context) error {
 	for _, name := range []string{r.config.Coder.Name, r.config.Judge.Name} {
-		if name == builtinCoder || name == rulesJudge || name == noJudge {
+		if name == builtinCoder || name == rulesJudge || name == kernelwright.NoJudge {
 			continue
 		}
 		if err := llm.Reach(ctx, name, r.models.options(name)); err != nil {

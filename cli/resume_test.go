@@ -352,7 +352,7 @@ func (c command) mustRun(t *testing.T) {
 	}
 }
 
-// firstVerdict judges a reference as its own candidate. What only the first
+// firstVerdict evaluates a reference as its own candidate. What only the first
 // verdict makes, on a machine or of a task, is there afterwards.
 func (r runner) firstVerdict(reference string) {
 	r.t.Helper()

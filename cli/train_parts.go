@@ -51,7 +51,7 @@ func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pi
 		Smoke:  r.servers.Smoke,
 		Leases: hwfeedback.LeaseFolder(), Unprotected: len(r.config.Training.Protected) == 0,
 	}
-	p.Judges, p.Trains = r.gpus()
+	p.Measures, p.Trains = r.gpus()
 	return p, t.close
 }
 

@@ -369,7 +369,7 @@ func (r *room) strategy() forge.Settings {
 	}
 	switch s.JudgeMode {
 	case forge.JudgeBoth, forge.JudgeCorrection, forge.JudgeOptimisation:
-		if r.config.Judge.Name == noJudge {
+		if r.config.Judge.Name == kernelwright.NoJudge {
 			s.JudgeMode = forge.JudgeNone
 		}
 	}

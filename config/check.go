@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // The words that some keys take.
@@ -22,7 +24,7 @@ var (
 	forms      = []string{"native", "load_inline"}
 	judges     = []string{"rules", "none"} // or a model
 	composers  = []string{"combinatorial"} // or a model
-	baselines  = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
+	baselines  = kernelwright.Shared.AllBaselines()
 	precisions = []string{"float32"}
 	customCode = []string{"required", "any"}
 	levels     = []string{"debug", "info", "warn", "error"}
@@ -35,11 +37,6 @@ const (
 	maxRounds   = 10000
 	maxMS       = 60 * 60 * 1000
 	maxDuration = 30 * 24 * time.Hour
-	// As forge has them.
-	maxBeam      = 64
-	maxTurns     = 2000
-	leastContext = 16_000
-	maxContext   = 10_000_000
 )
 
 // check says what is wrong with the values, each where it comes from.
@@ -121,10 +118,10 @@ func check(c Config, origins Origins, errs *errorList) {
 	oneOf("rounds.metrics", c.Rounds.Metrics, metrics)
 	oneOf("prompts.profile", c.Prompts.Profile, profiles)
 	oneOf("rounds.language", c.Rounds.Language, languages)
-	between("beam.width", c.Beam.Width, 1, maxBeam)
-	between("beam.samples", c.Beam.Samples, 1, maxBeam)
-	between("react.turns", c.React.Turns, 1, maxTurns)
-	between("react.context_tokens", c.React.ContextTokens, leastContext, maxContext)
+	between("beam.width", c.Beam.Width, 1, kernelwright.MaxBeam)
+	between("beam.samples", c.Beam.Samples, 1, kernelwright.MaxBeam)
+	between("react.turns", c.React.Turns, 1, kernelwright.MaxReactTurns)
+	between("react.context_tokens", c.React.ContextTokens, kernelwright.LeastReactContext, kernelwright.MaxReactContext)
 	agent := func(key, value string, words []string) {
 		if provider, model, ok := strings.Cut(value, ":"); ok && provider != "" && model != "" && tableName.MatchString(value) {
 			if provider == trainingProvider {

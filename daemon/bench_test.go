@@ -305,7 +305,7 @@ func TestABenchKeepsAReferenceOnItsDevice(t *testing.T) {
 func TestABenchLeavesADeviceThatFails(t *testing.T) {
 	b := newBench(t)
 	well := &fakeHardware{key: "second", enter: make(chan struct{}), leave: make(chan struct{})}
-	b.hw.key, b.hw.ill = "first", errors.New("the device has gone")
+	b.hw.key, b.hw.fault = "first", errors.New("the device has gone")
 	m := matrix(t, b, nil, well)
 	m.Sources, m.Invalid = []string{"a", "b", "c", "d", "e", "f"}, nil
 	done := make(chan error)
@@ -374,7 +374,7 @@ func TestABenchMakesWhatFailedAnew(t *testing.T) {
 func TestABenchLeavesABrokenMachine(t *testing.T) {
 	b := newBench(t)
 	m := matrix(t, b, nil)
-	b.hw.ill = errors.New("the device has gone")
+	b.hw.fault = errors.New("the device has gone")
 	begun := 0
 	m.Begun = func(int, kernelwright.Member, bool) { begun++ }
 	if err := m.Run(t.Context()); err == nil || begun != maxFailures {

@@ -32,8 +32,8 @@ const (
 	// idleFor is how long nothing must happen before UntilIdle believes it:
 	// longer than a debounce, and than the system takes to tell of a file.
 	idleFor = time.Second
-	// illFor is after how long a device that was left is looked at again.
-	illFor = 5 * time.Minute
+	// faultyFor is after how long a device that was left is looked at again.
+	faultyFor = 5 * time.Minute
 	// askAgain is after how long a model that refused is asked again. It doubles,
 	// up to askAgainAtMost.
 	askAgain       = time.Minute
@@ -257,32 +257,32 @@ func (s *devices) others(r *Runner) []string {
 	return keys
 }
 
-// loop takes runs from the queue for one device. One that is ill is left to
+// loop takes runs from the queue for one device. One that is faulty is left to
 // itself for a while. The last that ends for want of work ends all.
 func (d *Daemon) loop(ctx context.Context, r *Runner, s *devices, end context.CancelCauseFunc) error {
 	for {
 		err := d.take(ctx, r, s)
-		var ill *IllError
-		if !errors.As(err, &ill) {
+		var faulty *DeviceFaultError
+		if !errors.As(err, &faulty) {
 			if s.set(r, false) == 0 {
 				end(nil)
 			}
 			return err
 		}
-		if !s.leave(r) { // the others fell ill meanwhile: this one goes on trying
+		if !s.leave(r) { // the others failed meanwhile: this one goes on trying
 			continue
 		}
-		r.log().Error("a device takes no more runs; they go on elsewhere", "device", ill.Device, "error", ill.Found, "again in", illFor)
+		r.log().Error("a device takes no more runs; they go on elsewhere", "device", faulty.Device, "error", faulty.Found, "again in", faultyFor)
 		d.nudge()
-		for ill != nil {
+		for faulty != nil {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-r.clock().After(illFor):
+			case <-r.clock().After(faultyFor):
 			}
 			if found := r.Evaluator.Check(ctx); found == nil {
-				r.log().Info("a device takes runs again", "device", ill.Device)
-				ill = nil
+				r.log().Info("a device takes runs again", "device", faulty.Device)
+				faulty = nil
 			}
 		}
 		s.set(r, true)
@@ -299,7 +299,7 @@ func (d *Daemon) nudge() {
 
 // take takes runs from the queue for a device that is well, but for a while none
 // after a model has refused. The error is what makes all work impossible, an
-// *IllError, or with UntilIdle a *RefusedError.
+// *DeviceFaultError, or with UntilIdle a *RefusedError.
 func (d *Daemon) take(ctx context.Context, r *Runner, s *devices) error {
 	clock := r.clock()
 	idleSince := time.Time{}
@@ -367,7 +367,7 @@ func (d *Daemon) take(ctx context.Context, r *Runner, s *devices) error {
 }
 
 // one takes a claimed run to its end. Only what makes all work impossible, an
-// *IllError and a *RefusedError are errors.
+// *DeviceFaultError and a *RefusedError are errors.
 func (d *Daemon) one(ctx context.Context, r *Runner, job store.Job) error {
 	run, err := r.Store.Run(ctx, job.RunID)
 	if err != nil {
@@ -389,8 +389,8 @@ func (d *Daemon) one(ctx context.Context, r *Runner, job store.Job) error {
 	if errors.Is(err, errRepeated) {
 		return nil
 	}
-	if ill := (*IllError)(nil); errors.As(err, &ill) {
-		return ill
+	if faulty := (*DeviceFaultError)(nil); errors.As(err, &faulty) {
+		return faulty
 	}
 	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
 		return refused
@@ -564,7 +564,7 @@ func (d *Daemon) priority(path string) int {
 
 // usable reports whether a run stands for a request, and whether it has ended.
 // One that failed does not: the file is worth another try. One that is to stand for
-// another file as well (shared) must have been judged with the versions that there
+// another file as well (shared) must have been evaluated with the versions that there
 // are now; a file's own run stays.
 func (d *Daemon) usable(ctx context.Context, id int64, q Request, shared bool) (usable, ended bool, err error) {
 	run, err := d.Runner.Store.Run(ctx, id)

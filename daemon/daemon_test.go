@@ -22,11 +22,11 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-// fakeHardware judges by what a text says, at once.
+// fakeHardware evaluates by what a text says, at once.
 type fakeHardware struct {
 	mu       sync.Mutex
 	key      string // "test-cpu" where empty
-	ill      error  // what a check finds
+	fault    error  // what a check finds
 	check    func(context.Context) error
 	begins   func()        // called as an inspection begins, where set
 	broken   int           // inspections that fail before one works
@@ -50,14 +50,14 @@ func (f *fakeHardware) Check(ctx context.Context) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.ill
+	return f.fault
 }
 
 // fall has the hardware fail from now on, and a check find it.
-func (f *fakeHardware) fall(ill error) {
+func (f *fakeHardware) fall(fault error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ill = ill
+	f.fault = fault
 }
 
 func (f *fakeHardware) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
@@ -66,8 +66,8 @@ func (f *fakeHardware) Inspect(_ context.Context, name, source string) (kernelwr
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ill != nil {
-		return kernelwright.Task{}, &kernelwright.InfrastructureError{Op: "inspect", Err: f.ill}
+	if f.fault != nil {
+		return kernelwright.Task{}, &kernelwright.InfrastructureError{Op: "inspect", Err: f.fault}
 	}
 	if f.broken > 0 {
 		f.broken--
@@ -91,8 +91,8 @@ func (f *fakeHardware) Evaluate(ctx context.Context, task kernelwright.Task, c k
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ill != nil {
-		return kernelwright.Verdict{}, &kernelwright.InfrastructureError{Op: "evaluate", Err: f.ill}
+	if f.fault != nil {
+		return kernelwright.Verdict{}, &kernelwright.InfrastructureError{Op: "evaluate", Err: f.fault}
 	}
 	v := kernelwright.Verdict{
 		Status: kernelwright.Correct, Level: level, Task: task.Fingerprint, Candidate: kernelwright.HashText(c.Source), Device: "cpu", DeviceKey: cmp.Or(f.key, "test-cpu"),
@@ -350,7 +350,7 @@ func TestTheSameContentIsQueuedOnce(t *testing.T) {
 		t.Errorf("%d certifications, %+v", b.hw.certify, runs)
 	}
 	// The same bytes when nothing is known of a file with them: the run counts, but
-	// not one that was judged with other versions.
+	// not one that was evaluated with other versions.
 	for i, versions := range []map[string]string{nil, {"kernelwright": "the next"}} {
 		files, err := b.store.Files(t.Context())
 		if err != nil {

@@ -81,24 +81,24 @@ func TestADeviceThatFallsIllIsLeft(t *testing.T) {
 	path := b.drop("a.py", "softmax")
 	first, second := b.two(func(d *Daemon) { d.UntilIdle = true })
 	// One of the two has the run; it records a round and then loses its device.
-	ill, well := first, second
+	faulty, healthy := first, second
 	select {
 	case <-first.enter:
 	case <-second.enter:
-		ill, well = second, first
+		faulty, healthy = second, first
 	}
-	ill.leave <- struct{}{}
-	<-ill.enter
-	ill.fall(errors.New("the GPU has fallen off the bus"))
-	ill.leave <- struct{}{}
-	b.goesOnOn(well)
+	faulty.leave <- struct{}{}
+	<-faulty.enter
+	faulty.fall(errors.New("the GPU has fallen off the bus"))
+	faulty.leave <- struct{}{}
+	b.goesOnOn(healthy)
 	b.logged("fallen off the bus")
 	runs := b.runs()
 	if len(runs) != 2 {
 		t.Fatalf("%+v", runs)
 	}
 	old := runs[1]
-	if old.Status != kernelwright.RunFailed || !strings.Contains(old.Reason, "run 2 does it anew") || old.DeviceKey != ill.key {
+	if old.Status != kernelwright.RunFailed || !strings.Contains(old.Reason, "run 2 does it anew") || old.DeviceKey != faulty.key {
 		t.Errorf("%+v", old)
 	}
 	rounds, err := b.store.Rounds(context.Background(), old.ID)
@@ -110,20 +110,20 @@ func TestADeviceThatFallsIllIsLeft(t *testing.T) {
 	}
 }
 
-// goesOnOn lets the run end on the device that is well, and the daemon with it.
-func (b *bench) goesOnOn(well *fakeHardware) {
+// goesOnOn lets the run end on the device that is healthy, and the daemon with it.
+func (b *bench) goesOnOn(healthy *fakeHardware) {
 	b.t.Helper()
-	<-well.enter
-	well.free()
+	<-healthy.enter
+	healthy.free()
 	done := b.next()
-	if done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key || len(done.Data.Rounds) != 3 {
+	if done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != healthy.key || len(done.Data.Rounds) != 3 {
 		b.t.Fatalf("%+v", done.Data.Run)
 	}
 	if err := <-b.done; err != nil {
 		b.t.Fatal(err)
 	}
 	b.stop = nil
-	close(well.enter)
+	close(healthy.enter)
 	b.logged("a device takes no more runs")
 }
 
@@ -145,17 +145,17 @@ func TestADeviceThatIsLostInAnInspectionIsLeft(t *testing.T) {
 			}
 		}
 	})
-	ill, well := <-lost, first
-	if ill == first {
-		well = second
+	faulty, healthy := <-lost, first
+	if faulty == first {
+		healthy = second
 	}
-	b.goesOnOn(well)
+	b.goesOnOn(healthy)
 	b.logged("GPU is lost")
 	if runs := b.runs(); len(runs) != 1 { // it had no rounds: the same run goes on
 		t.Errorf("%+v", runs)
 	}
-	if ill.evaluate != 0 || b.read(strings.TrimSuffix(path, ".py")+".best.py") == "" {
-		t.Errorf("%d candidates met the lost device", ill.evaluate)
+	if faulty.evaluate != 0 || b.read(strings.TrimSuffix(path, ".py")+".best.py") == "" {
+		t.Errorf("%d candidates met the lost device", faulty.evaluate)
 	}
 }
 
@@ -196,20 +196,20 @@ func TestADeviceThatAHungWorkerKeepsIsLeft(t *testing.T) {
 			w.Evaluator.(*fakeHardware).check = check
 		}
 	})
-	hung, well := first, second
+	hung, healthy := first, second
 	select {
 	case <-first.enter:
 	case <-second.enter:
-		hung, well = second, first
+		hung, healthy = second, first
 	}
 	hung.fall(errors.New("the verdict: not there after 30m"))
 	hung.leave <- struct{}{}
-	<-well.enter // the run goes on there
+	<-healthy.enter // the run goes on there
 	b.logged("a device takes no more runs")
 	b.logged("that has not ended yet")
-	clock.WaitFor(illFor)
-	clock.Advance(illFor)
-	clock.WaitFor(illFor) // it was looked at, and is left for as long again
+	clock.WaitFor(faultyFor)
+	clock.Advance(faultyFor)
+	clock.WaitFor(faultyFor) // it was looked at, and is left for as long again
 	if strings.Contains(b.log.String(), "takes runs again") {
 		t.Error("the device is still held")
 	}
@@ -217,22 +217,22 @@ func TestADeviceThatAHungWorkerKeepsIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	hung.fall(nil)
-	clock.Advance(illFor)
+	clock.Advance(faultyFor)
 	b.logged("a device takes runs again")
 	hung.free()
-	well.free()
-	if done := b.next(); done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key {
+	healthy.free()
+	if done := b.next(); done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != healthy.key {
 		t.Errorf("%+v", done.Data.Run)
 	}
 	b.halt()
 	close(hung.enter)
-	close(well.enter)
+	close(healthy.enter)
 }
 
 func TestTheLastDeviceIsNotLeft(t *testing.T) {
 	b := newBench(t)
 	b.drop("a.py", "softmax")
-	b.drop("b.py", "relu") // both devices fall ill at once
+	b.drop("b.py", "relu") // both devices fail at once
 	first, second := b.two(nil)
 	second.fall(errors.New("it is lost"))
 	first.fall(errors.New("it is lost"))

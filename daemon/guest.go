@@ -139,7 +139,7 @@ func (g *Guest) Reference() string { return g.task.Source }
 // Run is the run as it was when it was taken.
 func (g *Guest) Run() kernelwright.Run { return g.run }
 
-// Round has a candidate judged and records it as the next round. After any error
+// Round has a candidate evaluated and records it as the next round. After any error
 // nothing of it is recorded, and the run can go on.
 func (g *Guest) Round(ctx context.Context, c kernelwright.Candidate) (kernelwright.Round, error) {
 	if err := g.runner.Store.Usable(); err != nil {

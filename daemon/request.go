@@ -46,13 +46,10 @@ func (r *Runner) coderOf(strategy string) string {
 	return r.Coder.Name()
 }
 
-// silentJudge is the Judge of runs in which none is asked.
-const silentJudge = "none"
-
 // judgeOf returns the name of who judges under a strategy.
 func (r *Runner) judgeOf(strategy string) string {
 	if strategy == forge.RecheckStrategy {
-		return silentJudge
+		return kernelwright.NoJudge
 	}
 	return r.Judge.Name()
 }
@@ -121,7 +118,7 @@ func sameRequest(a, b kernelwright.Run) bool {
 	return a.Settings == b.Settings && a.Seed == b.Seed && a.Coder == b.Coder && a.Judge == b.Judge && a.Strategy == b.Strategy
 }
 
-// current reports whether rounds were judged with the versions that there are now:
+// current reports whether rounds were evaluated with the versions that there are now:
 // verdicts of two are never mixed.
 func (r *Runner) current(rounds []kernelwright.Round) bool {
 	now := r.Evaluator.Versions()

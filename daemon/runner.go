@@ -48,20 +48,20 @@ type Evaluator interface {
 	Check(ctx context.Context) error
 }
 
-// IllError says that a device cannot be measured on any more. The run that met
+// DeviceFaultError says that a device cannot be measured on any more. The run that met
 // it waits in the queue again.
-type IllError struct {
+type DeviceFaultError struct {
 	Device string
 	Err    error // what the run met
 	Found  error // what a check of the device met
 }
 
-func (e *IllError) Error() string {
-	return fmt.Sprintf("%s is ill: %v (met as: %v)", e.Device, e.Found, e.Err)
+func (e *DeviceFaultError) Error() string {
+	return fmt.Sprintf("%s does not work: %v (met as: %v)", e.Device, e.Found, e.Err)
 }
 
 // Unwrap returns what the check met.
-func (e *IllError) Unwrap() error { return e.Found }
+func (e *DeviceFaultError) Unwrap() error { return e.Found }
 
 // RefusedError says that a model refuses to answer until somebody mends its key,
 // its name or its account. The run that met it waits in the queue, with all that
@@ -106,7 +106,7 @@ type Runner struct {
 	Share bool
 	// Observe is told of every step of a run; may be nil.
 	Observe func(forge.Event)
-	// Others says whether other devices take runs, too: an ill one is left then.
+	// Others says whether other devices take runs, too: a faulty one is left then.
 	// Nil: none do.
 	Others func() bool
 }
@@ -203,7 +203,7 @@ func (r *Runner) repeat(ctx context.Context, run kernelwright.Run, job store.Job
 }
 
 // retry puts a run that failed into the queue for another attempt: at once where its
-// device is ill, after a pause else. It reports false where it was tried often enough.
+// device is faulty, after a pause else. It reports false where it was tried often enough.
 // The error is what Run returns.
 func (r *Runner) retry(ctx, hard context.Context, run kernelwright.Run, job store.Job, why error) (waits bool, err error) {
 	record := context.WithoutCancel(ctx)
@@ -214,18 +214,18 @@ func (r *Runner) retry(ctx, hard context.Context, run kernelwright.Run, job stor
 	if attempts >= r.attempts() {
 		return false, nil
 	}
-	ill := r.ill(hard, why)
+	faulty := r.fault(hard, why)
 	switch {
 	case ctx.Err() != nil: // while the device was looked at
 		if err := r.Store.Return(record, job); err != nil {
 			return true, errors.Join(why, err)
 		}
 		return true, ErrStopped
-	case ill != nil: // the attempt counts: it may be the run's doing
+	case faulty != nil: // the attempt counts: it may be the run's doing
 		if err := r.Store.Retry(record, job, 0); err != nil {
 			return true, errors.Join(why, err)
 		}
-		return true, ill
+		return true, faulty
 	}
 	pause := retryAfter << min(max(attempts-1, 0), 6)
 	if err := r.Store.Retry(record, job, pause); err != nil {
@@ -235,9 +235,9 @@ func (r *Runner) retry(ctx, hard context.Context, run kernelwright.Run, job stor
 	return true, why
 }
 
-// ill looks at the device after an error where others could take its place.
+// fault looks at the device after an error where others could take its place.
 // Nil: it is well, or nobody else could do better.
-func (r *Runner) ill(ctx context.Context, met error) *IllError {
+func (r *Runner) fault(ctx context.Context, met error) *DeviceFaultError {
 	var infra *kernelwright.InfrastructureError
 	if r.Others == nil || !r.Others() || !errors.As(met, &infra) {
 		return nil
@@ -247,7 +247,7 @@ func (r *Runner) ill(ctx context.Context, met error) *IllError {
 		return nil //nolint:nilerr // it is well, or nobody waits for an answer
 	}
 	device := r.Evaluator.Device()
-	return &IllError{device.String(), met, found}
+	return &DeviceFaultError{device.String(), met, found}
 }
 
 // grace returns a context that outlives a request to stop by Grace.

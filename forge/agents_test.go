@@ -179,7 +179,7 @@ func wholeRun(t *testing.T, e *hwfeedback.Evaluator) {
 }
 
 // Each call that a beam makes has a key of its own, samples of one generation and
-// what is judged of them included: a run that lost its last rounds is told
+// what the Judge said of them included: a run that lost its last rounds is told
 // everything again, and nobody is asked.
 func TestEachCallOfABeamHasAKeyOfItsOwn(t *testing.T) {
 	said := &scripted{answer: func(r llm.Request) string {

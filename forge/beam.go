@@ -16,7 +16,7 @@ import (
 // of the beam. A round has one candidate, so a generation is several rounds,
 // each of which names its parent. The beam holds no two candidates with the
 // same source, or the same built code and Python. Feedback is asked for only
-// where a candidate is among the best when it is judged.
+// where a candidate is among the best when it is evaluated.
 //
 // A candidate about which the Judge says stop, and one from which the Coder
 // declines to go on, keeps its place and gets no further samples.
@@ -258,14 +258,14 @@ func standing(r kernelwright.Round) int {
 	return len(far)
 }
 
-// generation asks for what is left of a generation, has it judged, and records
+// generation asks for what is left of a generation, has it evaluated, and records
 // it in the order of its rounds. Of answers after one that was declined or that
 // failed nothing is recorded: they are asked for again, under another index.
 func (l *loop) generation(ctx context.Context, g generation, declined *declines) error {
 	todo := g.todo[:min(len(g.todo), l.settings.Rounds-len(l.rounds))]
 	l.observe(Event{Kind: RoundStarted, Index: len(l.rounds)})
 	answers, failed := l.askAll(ctx, todo)
-	if err := l.judgeAll(ctx, g, todo, answers); err != nil {
+	if err := l.evaluateGeneration(ctx, g, todo, answers); err != nil {
 		return err
 	}
 	var no *kernelwright.DeclinedError
@@ -304,9 +304,9 @@ func (l *loop) askAll(ctx context.Context, todo []sample) ([]answer, error) {
 	return answers, nil
 }
 
-// judgeAll has the answers judged, those that the hardware must be asked about
+// evaluateGeneration has the answers evaluated, those that the hardware must be asked about
 // together where the evaluator can, and records each in its turn.
-func (l *loop) judgeAll(ctx context.Context, g generation, todo []sample, answers []answer) error {
+func (l *loop) evaluateGeneration(ctx context.Context, g generation, todo []sample, answers []answer) error {
 	var fresh []int
 	var candidates []kernelwright.Candidate
 	seen := map[sourceKey]bool{}

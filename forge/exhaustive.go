@@ -69,7 +69,7 @@ func (x *Exhaustive) Run(ctx context.Context, run kernelwright.Run, task kernelw
 	})
 }
 
-// tryAll has candidates judged, none of which is in the rounds, and records each.
+// tryAll has candidates evaluated, none of which is in the rounds, and records each.
 func (l *loop) tryAll(ctx context.Context, candidates []kernelwright.Candidate) error {
 	if err := l.halted(ctx); err != nil {
 		return err

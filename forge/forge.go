@@ -46,7 +46,7 @@ type Evaluator interface {
 	Evaluate(ctx context.Context, task kernelwright.Task, candidate kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error)
 }
 
-// Batcher is an Evaluator that judges several candidates of a task sooner
+// Batcher is an Evaluator that evaluates several candidates of a task sooner
 // together than one by one. Each gets the verdict that Evaluate gives; yield is
 // called with its index, in order, as soon as it is there. It ends at the first
 // error, its own or yield's, which it returns or wraps.

@@ -228,7 +228,7 @@ func (l *loop) close(ctx context.Context, round *kernelwright.Round, a answer, r
 	var spent error
 	// A feedback that no round will read is not asked for: it may cost money.
 	if stop, _ := l.stops(with); stop == "" && read {
-		err := l.judge(ctx, round, a)
+		err := l.askJudge(ctx, round, a)
 		var model *llm.Error
 		if errors.As(err, &model) && model.Kind == llm.OverBudget {
 			spent = err
@@ -269,8 +269,8 @@ func (l *loop) stamp(round *kernelwright.Round) {
 	}
 }
 
-// judge gives a round its feedback, if it gets one.
-func (l *loop) judge(ctx context.Context, round *kernelwright.Round, a answer) error {
+// askJudge gives a round its feedback, if it gets one.
+func (l *loop) askJudge(ctx context.Context, round *kernelwright.Round, a answer) error {
 	in, asked := l.judgeInput(round)
 	if !asked {
 		return nil

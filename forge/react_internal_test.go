@@ -329,7 +329,7 @@ func FuzzToolCalls(f *testing.F) {
 // that is still in it, and goes on with what was sent wherever it says so.
 func TestATalkFitsItsLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := rapid.IntRange(leastReactTalk, 40_000).Draw(t, "limit")
+		limit := rapid.IntRange(kernelwright.LeastReactContext, 40_000).Draw(t, "limit")
 		head := []llm.Message{{Role: llm.System, Text: "system"}, {Role: llm.User, Text: strings.Repeat("r", rapid.IntRange(0, 9_000).Draw(t, "reference"))}}
 		a := newTalk(head, limit)
 		var before []llm.Message

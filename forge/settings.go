@@ -55,15 +55,6 @@ const (
 	DefaultReactContextTokens = 128_000
 )
 
-// Bounds of Settings. A beam asks for a generation at once; a talk needs room
-// for a reference, a candidate and a few turns.
-const (
-	maxBeam         = 64
-	maxReactTurns   = 2000
-	leastReactTalk  = 16_000
-	maxReactContext = 10_000_000
-)
-
 // AnyCode is the policy under which anything may do the work of a kernel
 // (evaluation.custom_code).
 const AnyCode = "any"
@@ -178,14 +169,14 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("patience is %d: it cannot be negative", s.Patience)
 	case !(s.HeadroomStop >= 0 && s.HeadroomStop <= 1):
 		return fmt.Errorf("headroom stop is %v: it must be from 0 to 1", s.HeadroomStop)
-	case s.Beam.Width < 0 || s.Beam.Width > maxBeam:
-		return fmt.Errorf("beam width is %d: it must be from 1 to %d", s.Beam.Width, maxBeam)
-	case s.Beam.Samples < 0 || s.Beam.Samples > maxBeam:
-		return fmt.Errorf("beam samples is %d: it must be from 1 to %d", s.Beam.Samples, maxBeam)
-	case s.React.Turns < 0 || s.React.Turns > maxReactTurns:
-		return fmt.Errorf("react turns is %d: it must be from 1 to %d", s.React.Turns, maxReactTurns)
-	case s.React.ContextTokens != 0 && (s.React.ContextTokens < leastReactTalk || s.React.ContextTokens > maxReactContext):
-		return fmt.Errorf("react context is %d tokens: it must be from %d to %d", s.React.ContextTokens, leastReactTalk, maxReactContext)
+	case s.Beam.Width < 0 || s.Beam.Width > kernelwright.MaxBeam:
+		return fmt.Errorf("beam width is %d: it must be from 1 to %d", s.Beam.Width, kernelwright.MaxBeam)
+	case s.Beam.Samples < 0 || s.Beam.Samples > kernelwright.MaxBeam:
+		return fmt.Errorf("beam samples is %d: it must be from 1 to %d", s.Beam.Samples, kernelwright.MaxBeam)
+	case s.React.Turns < 0 || s.React.Turns > kernelwright.MaxReactTurns:
+		return fmt.Errorf("react turns is %d: it must be from 1 to %d", s.React.Turns, kernelwright.MaxReactTurns)
+	case s.React.ContextTokens != 0 && (s.React.ContextTokens < kernelwright.LeastReactContext || s.React.ContextTokens > kernelwright.MaxReactContext):
+		return fmt.Errorf("react context is %d tokens: it must be from %d to %d", s.React.ContextTokens, kernelwright.LeastReactContext, kernelwright.MaxReactContext)
 	}
 	if s.CustomCode != "" && s.CustomCode != AnyCode {
 		return fmt.Errorf("custom code is %q: it must be empty or %s", s.CustomCode, AnyCode)

@@ -33,7 +33,7 @@ func (e *Evaluator) Precheck(ctx context.Context, name, source string, cand kern
 	if err == nil || !inducible(ctx, err) {
 		return v, err
 	}
-	return nil, nil // its evaluation has a second try, and a canary
+	return nil, nil // its evaluation has a second try, and a self-test
 }
 
 // hold takes the device for an evaluation. A candidate that does not build is told

@@ -23,14 +23,10 @@ type Build struct {
 // Architectures are what a candidate in CUDA is built for where nobody says.
 var Architectures = []string{"sm_80", "sm_90a", "sm_100a"}
 
-// spareCores are so many that a compiler does not disturb what a GPU is asked for;
-// context.py has the same number.
-const spareCores = 4
-
 // compilersDisturb reports whether what is timed on the device suffers from a
 // compiler beside it.
 func (e *Evaluator) compilersDisturb() bool {
-	return e.gpu == nil || len(e.cpu.allowed) < spareCores
+	return e.gpu == nil || len(e.cpu.allowed) < kernelwright.Shared.SpareCores
 }
 
 // Build builds a candidate for architectures, for which no such GPU need be

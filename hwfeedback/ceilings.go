@@ -9,12 +9,6 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// quietSpread is how far the typical pass of measuring ceilings may stay below
-// the best, or a thread without a core, before the machine counts as busy;
-// ceilings.py has the same number. Measured: 0.04 to 0.11 on quiet machines of 1
-// to 16 threads, 0.5 and more beside one other busy process.
-const quietSpread = 0.15
-
 // measuredCeilings is what the cache keeps of a device.
 type measuredCeilings struct {
 	kernelwright.Ceilings
@@ -24,7 +18,9 @@ type measuredCeilings struct {
 	TriedMS int64 `json:"tried_ms,omitempty"`
 }
 
-func (m measuredCeilings) quiet() bool { return m.Spread > 0 && m.Spread <= quietSpread }
+func (m measuredCeilings) quiet() bool {
+	return m.Spread > 0 && m.Spread <= kernelwright.Shared.QuietSpread
+}
 
 // ceilingsAgain is how long ceilings from a busy machine serve: measuring them takes
 // seconds, and a machine that is busy now mostly is so a minute later.
@@ -125,7 +121,7 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 		return known, err
 	}
 	defer e.letGo(lease, false)
-	// One that has judged has a context of its own there, and memory in use.
+	// One that has evaluated has a context of its own there, and memory in use.
 	if err := e.super.fresh(ctx); err != nil {
 		return known, err
 	}

@@ -81,8 +81,8 @@ func (e *Evaluator) examine(ctx context.Context, here surroundings) (DoctorRepor
 	machine := machineChecks(here.root, e.cpu, e.threads, e.options.DataDir, enoughDisk) // the load is not yet ours
 	tests := untested(here.gpus())
 	if len(tests) > 0 {
-		e.options.Progress("device", "judging a known candidate on "+strings.Join(named(tests, ""), ", "))
-		testGPUs(ctx, tests, max(1, len(e.cpu.allowed)/spareCores), here)
+		e.options.Progress("device", "evaluating a known candidate on "+strings.Join(named(tests, ""), ", "))
+		testGPUs(ctx, tests, max(1, len(e.cpu.allowed)/kernelwright.Shared.SpareCores), here)
 	}
 	if ctx.Err() != nil {
 		return DoctorReport{}, context.Cause(ctx)

@@ -29,7 +29,7 @@ const (
 	namedStrangers = 4
 )
 
-// gpuTest is what came of judging a known candidate on a GPU.
+// gpuTest is what came of evaluating a known candidate on a GPU.
 type gpuTest struct {
 	device string // "cuda:0"
 	result gpuResult
@@ -85,7 +85,7 @@ func testGPUs(ctx context.Context, tests []gpuTest, atOnce int, here surrounding
 	all.Wait()
 }
 
-// do measures what the GPU can reach, where that is not known, and judges a known
+// do measures what the GPU can reach, where that is not known, and evaluates a known
 // candidate there: all that it needs may be there, and not work.
 func (t *gpuTest) do(ctx context.Context, here surroundings) {
 	bounded, cancel := context.WithTimeoutCause(ctx, here.limit, fmt.Errorf("it did not end within %v", here.limit))
@@ -98,24 +98,24 @@ func (t *gpuTest) do(ctx context.Context, here surroundings) {
 	begun := time.Now()
 	if err == nil {
 		t.checks = append(t.checks, ceilingsCheck(e.device, e.spread))
-		err = e.canary(bounded, nil)
+		err = e.selfTest(bounded, nil)
 	}
 	c := Check{Name: "self-test " + t.device}
-	held, sick := heldOrSick(ctx, err)
+	held, faulty := heldOrFaulty(ctx, err)
 	var remote *remoteError
 	var setup *SetupError
 	switch {
 	case held != nil:
 		t.result, t.why = gpuBusy, oneLine(held)
 		c.Note, c.Cost = "not done: "+t.why, "it is busy: ask again when it is free"
-	case errors.As(sick, &remote) && remote.Kind == kindBusy:
-		t.result, t.why = gpuBusy, oneLine(sick)
+	case errors.As(faulty, &remote) && remote.Kind == kindBusy:
+		t.result, t.why = gpuBusy, oneLine(faulty)
 		c.Note, c.Cost = "not done: "+t.why, "it is busy: "+remote.Hint
-	case sick != nil:
-		t.result, t.why = gpuFailed, oneLine(sick)
+	case faulty != nil:
+		t.result, t.why = gpuFailed, oneLine(faulty)
 		c.Note = t.why
 		c.Cost = "no verdict can be reached on " + t.device + ": "
-		if errors.As(sick, &setup) {
+		if errors.As(faulty, &setup) {
 			c.Cost += setup.Hint
 		} else {
 			c.Cost += "mend what else is marked here; if nothing is, look at the kernel's log (dmesg) for Xid"
@@ -128,22 +128,22 @@ func (t *gpuTest) do(ctx context.Context, here surroundings) {
 }
 
 // tested is the end of the last sentence: on which GPUs a known candidate was
-// judged. Empty where there is none.
+// evaluated. Empty where there is none.
 func tested(tests []gpuTest) string {
-	var judged, left []string
+	var tested, left []string
 	if on := named(tests, gpuPassed); len(on) > 0 {
-		judged = append(judged, "passes on "+strings.Join(on, ", "))
+		tested = append(tested, "passes on "+strings.Join(on, ", "))
 	}
 	if on := named(tests, gpuFailed); len(on) > 0 {
-		judged = append(judged, "fails on "+strings.Join(on, ", "))
+		tested = append(tested, "fails on "+strings.Join(on, ", "))
 	}
 	for _, device := range named(tests, gpuBusy) {
 		left = append(left, device+" (busy)")
 	}
 	left = append(left, named(tests, "")...)
 	said := ""
-	if len(judged) > 0 {
-		said = "; a known candidate " + strings.Join(judged, " and ")
+	if len(tested) > 0 {
+		said = "; a known candidate " + strings.Join(tested, " and ")
 	}
 	if len(left) > 0 {
 		said += "; not tested: " + strings.Join(left, ", ")

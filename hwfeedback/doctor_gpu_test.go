@@ -125,7 +125,7 @@ func (d doubles) mark(device, file string) {
 	}
 }
 
-func TestDoctorJudgesAKnownCandidateOnEveryGPU(t *testing.T) {
+func TestDoctorEvaluatesAKnownCandidateOnEveryGPU(t *testing.T) {
 	const passes = "a known candidate passes"
 	for name, c := range map[string]struct {
 		on      string // the device that is configured

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	_ "embed" // the canary
+	_ "embed" // the self-test
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,12 +20,12 @@ import (
 // A task and a candidate that are known to be right: when they pass, the
 // machinery works.
 var (
-	//go:embed canary/reference.py
-	canaryReference string
-	//go:embed canary/candidate.py
-	canaryCandidate string
-	//go:embed canary/candidate_cuda.py
-	canaryCUDA string
+	//go:embed selftest/reference.py
+	selfTestReference string
+	//go:embed selftest/candidate.py
+	selfTestCandidate string
+	//go:embed selftest/candidate_cuda.py
+	selfTestCUDA string
 )
 
 // Evaluate says what the hardware makes of a candidate. The error is for
@@ -93,15 +93,15 @@ func (p Profiling) EvaluateBatch(ctx context.Context, task kernelwright.Task, ca
 	return p.evaluateBatch(ctx, task, cands, batch{profile: p.Profile}, level, yield)
 }
 
-// EvaluateBatch judges candidates of one task, each as Evaluate does, and gives
-// each to yield with its index as soon as it is judged. What comes next is built
+// EvaluateBatch evaluates candidates of one task, each as Evaluate does, and gives
+// each to yield with its index as soon as it is evaluated. What comes next is built
 // meanwhile, as far as that disturbs no measurement. It ends at the first error,
 // which says nothing about any candidate, its own or yield's.
 func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	return e.evaluateBatch(ctx, task, cands, batch{profile: e.options.Profile}, level, yield)
 }
 
-// EvaluateBatchThen is EvaluateBatch, and then candidates of other tasks are judged:
+// EvaluateBatchThen is EvaluateBatch, and then candidates of other tasks are evaluated:
 // they are built meanwhile, too.
 func (e *Evaluator) EvaluateBatchThen(ctx context.Context, task kernelwright.Task, cands, then []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	return e.evaluateBatch(ctx, task, cands, batch{profile: e.options.Profile, then: then}, level, yield)
@@ -172,17 +172,17 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	}
 	// Nor was a stranger's work its own, and by now the stranger may have left. What
 	// was met before its code had run it did not bring about.
-	if remote != nil && (remote.Kind == kindBusy || remote.Kind == kindIll) {
+	if remote != nil && (remote.Kind == kindBusy || remote.Kind == kindFault) {
 		return kernelwright.Verdict{}, again
 	}
-	if sick := e.canary(ctx, &task); sick != nil {
+	if faulty := e.selfTest(ctx, &task); faulty != nil {
 		if ctx.Err() != nil {
 			return kernelwright.Verdict{}, context.Cause(ctx)
 		}
-		e.options.Log.Error("the canary failed too", "error", sick)
+		e.options.Log.Error("the self-test failed too", "error", faulty)
 		return kernelwright.Verdict{}, again
 	}
-	// Not cached: it rests on the machine's state, and a machine can be sick twice.
+	// Not cached: it rests on the machine's state, and a machine can be faulty twice.
 	v = e.verdict(task, cand, level)
 	v.Status = kernelwright.Crashed
 	v.Reason = "its evaluation broke down twice, on fresh processes, while a known candidate passed"
@@ -214,13 +214,13 @@ func inducible(ctx context.Context, err error) bool {
 // measures. A worker of ours that was killed, and still has the device when that
 // was waited for, is stuck in it.
 func (e *Evaluator) Check(ctx context.Context) error {
-	_, err := heldOrSick(ctx, e.canary(ctx, nil))
+	_, err := heldOrFaulty(ctx, e.selfTest(ctx, nil))
 	return err
 }
 
-// heldOrSick tells of an error on a device whether somebody else measures there,
+// heldOrFaulty tells of an error on a device whether somebody else measures there,
 // or what is wrong with it.
-func heldOrSick(ctx context.Context, err error) (held *HeldError, sick error) {
+func heldOrFaulty(ctx context.Context, err error) (held *HeldError, faulty error) {
 	switch {
 	case !errors.As(err, &held):
 		return nil, err
@@ -230,10 +230,10 @@ func heldOrSick(ctx context.Context, err error) (held *HeldError, sick error) {
 	return held, nil
 }
 
-// canary judges a known candidate, and inspects the task that a candidate was
+// selfTest evaluates a known candidate, and inspects the task that a candidate was
 // for, where there is one, on a fresh slot. It returns why that failed.
-func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(e.patience, canaryTimeout), errors.New("the canary did not finish"))
+func (e *Evaluator) selfTest(ctx context.Context, task *kernelwright.Task) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(e.patience, selfTestTimeout), errors.New("the self-test did not finish"))
 	defer cancel()
 	if err := e.super.renew(ctx); err != nil {
 		return err
@@ -243,20 +243,20 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 			return fmt.Errorf("inspect the task: %w", err)
 		}
 	}
-	known, err := e.inspect(ctx, "canary", canaryReference)
+	known, err := e.inspect(ctx, "self-test", selfTestReference)
 	if err != nil {
-		return fmt.Errorf("inspect the canary: %w", err)
+		return fmt.Errorf("inspect the self-test: %w", err)
 	}
-	cand := kernelwright.Candidate{Source: canaryCandidate, Language: kernelwright.CPP}
+	cand := kernelwright.Candidate{Source: selfTestCandidate, Language: kernelwright.CPP}
 	if e.gpu != nil {
-		cand = kernelwright.Candidate{Source: canaryCUDA, Language: kernelwright.CUDA}
+		cand = kernelwright.Candidate{Source: selfTestCUDA, Language: kernelwright.CUDA}
 	}
-	v, _, err := e.judge(ctx, known, cand, batch{}, kernelwright.Quick, []string{"eager"}, nil, "")
+	v, _, err := e.askReferee(ctx, known, cand, batch{}, kernelwright.Quick, []string{"eager"}, nil, "")
 	if err != nil {
 		return err
 	}
 	if !v.Status.OK() {
-		return fmt.Errorf("the canary is %s: %s", v.Status, v.Reason)
+		return fmt.Errorf("the self-test is %s: %s", v.Status, v.Reason)
 	}
 	return nil
 }
@@ -291,7 +291,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	}
 	asked := cand
 	cand.Language = cmp.Or(cand.Language, p.Language)
-	v, passing, err := e.judge(ctx, task, cand, of, level, e.options.Baselines, named, profile)
+	v, passing, err := e.askReferee(ctx, task, cand, of, level, e.options.Baselines, named, profile)
 	if err != nil {
 		return kernelwright.Verdict{}, err
 	}
@@ -431,11 +431,11 @@ type evaluateReply struct {
 	Parsed  []*parsed             `json:"parsed"`  // what comes next, as far as it was read meanwhile
 }
 
-// judge builds and evaluates. Nothing is asked of the verdict cache. Passing says that
+// askReferee builds and evaluates. Nothing is asked of the verdict cache. Passing says that
 // what its profile lacks may be there another time. Where
 // the device is free it is taken for building too: on a CPU a compiler would disturb
 // what somebody else times.
-func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline, profile string) (v kernelwright.Verdict, passing bool, err error) {
+func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline, profile string) (v kernelwright.Verdict, passing bool, err error) {
 	lease, failed, err := e.hold(ctx, task, cand, of, level)
 	if err != nil {
 		return v, false, err

@@ -25,7 +25,7 @@ const (
 	certifyTimeout  = time.Hour
 	exportTimeout   = time.Minute
 	doctorTimeout   = 2 * time.Minute
-	canaryTimeout   = 5 * time.Minute
+	selfTestTimeout = 5 * time.Minute
 
 	// ceilingsTries are on fresh processes: one that dies by chance, or is killed,
 	// is no broken machine.
@@ -33,13 +33,12 @@ const (
 
 	defaultInspectTimeout = 5 * time.Minute
 	defaultCertifyTime    = 30 * time.Second
-	// inspectStep is the share of that which each step of an inspection may
-	// take: a reference that takes longer is invalid. All steps together may
-	// take inspect_task.WHOLE times as much, so the referee answers in time.
-	inspectStep = 0.4
+	// inspectShare of that all steps of an inspection together may take, so the
+	// referee answers in time. A reference that takes longer at one is invalid.
+	inspectShare = 0.8
 )
 
-// Evaluator judges candidates on one device. It is safe for concurrent use;
+// Evaluator evaluates candidates on one device. It is safe for concurrent use;
 // requests to the harness go one at a time.
 type Evaluator struct {
 	options  Options
@@ -60,7 +59,7 @@ type Evaluator struct {
 	cache    Cache
 	turn     *turn
 	super    *supervisor
-	patience time.Duration // with the canary; 0: canaryTimeout
+	patience time.Duration // with the self-test; 0: selfTestTimeout
 	close    sync.Once
 }
 

@@ -116,7 +116,7 @@ func (b bench) evaluate(source string, level kernelwright.Level) kernelwright.Ve
 	return v
 }
 
-func TestABatchIsJudgedInOrder(t *testing.T) {
+func TestABatchIsEvaluatedInOrder(t *testing.T) {
 	b := newBench(t)
 	var cands []kernelwright.Candidate
 	for _, s := range []string{"good", "good", "good # x", "good # y", "good # z"} {
@@ -131,9 +131,9 @@ func TestABatchIsJudgedInOrder(t *testing.T) {
 		return nil
 	})
 	if err != nil || !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
-		t.Errorf("judged %v: %v", got, err)
+		t.Errorf("evaluated %v: %v", got, err)
 	}
-	// What comes next is read while one is judged: only the first and the last are asked about.
+	// What comes next is read while one is evaluated: only the first and the last are asked about.
 	if n := b.count("parse"); n != 2 {
 		t.Errorf("candidates were read %d times", n)
 	}
@@ -141,13 +141,13 @@ func TestABatchIsJudgedInOrder(t *testing.T) {
 	if err := b.EvaluateBatch(t.Context(), aTask, cands, kernelwright.Quick, func(int, kernelwright.Verdict) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("it went on: %v", err)
 	}
-	// And what is judged after all of them.
-	before, judged := b.count("parse"), func(int, kernelwright.Verdict) error { return nil }
+	// And what is evaluated after all of them.
+	before, evaluated := b.count("parse"), func(int, kernelwright.Verdict) error { return nil }
 	then := []kernelwright.Candidate{{Source: "good # b"}, {Source: "good # c"}}
-	if err := b.EvaluateBatchThen(t.Context(), aTask, []kernelwright.Candidate{{Source: "good # a"}}, then, kernelwright.Quick, judged); err != nil {
+	if err := b.EvaluateBatchThen(t.Context(), aTask, []kernelwright.Candidate{{Source: "good # a"}}, then, kernelwright.Quick, evaluated); err != nil {
 		t.Error(err)
 	}
-	if err := b.EvaluateBatch(t.Context(), aTask, then[:1], kernelwright.Quick, judged); err != nil || b.count("parse") != before+1 {
+	if err := b.EvaluateBatch(t.Context(), aTask, then[:1], kernelwright.Quick, evaluated); err != nil || b.count("parse") != before+1 {
 		t.Errorf("what comes then was read %d times, %v", b.count("parse")-before, err)
 	}
 	large := kernelwright.Candidate{Source: strings.Repeat("x", upcomingBytes)}
@@ -462,8 +462,8 @@ func TestABuildWaitsWhereItDisturbs(t *testing.T) {
 		cores int
 		waits bool
 	}{
-		"a GPU and cores to spare": {&gpu.GPU{}, spareCores, false},
-		"a GPU and few cores":      {&gpu.GPU{}, spareCores - 1, true},
+		"a GPU and cores to spare": {&gpu.GPU{}, kernelwright.Shared.SpareCores, false},
+		"a GPU and few cores":      {&gpu.GPU{}, kernelwright.Shared.SpareCores - 1, true},
 		"a CPU":                    {nil, 16, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -537,7 +537,7 @@ func TestInducedInfrastructureErrorIsACrash(t *testing.T) {
 	if v.Status != kernelwright.Crashed || len(v.Evidence) != 2 || v.Hint == "" || v.Task != "task" {
 		t.Errorf("got %+v", v)
 	}
-	if n := b.count("evaluate"); n != 3 { // twice, and the canary
+	if n := b.count("evaluate"); n != 3 { // twice, and the self-test
 		t.Errorf("%d evaluations", n)
 	}
 	if b.evaluate("die", kernelwright.Quick).Cached {
@@ -566,7 +566,7 @@ func TestAStrangersWorkIsNoFaultOfTheCandidate(t *testing.T) {
 	if !errors.As(err, &infra) || !strings.Contains(err.Error(), "a stranger") {
 		t.Errorf("got %#v", err)
 	}
-	if n := b.count("evaluate"); n != 2 { // and no canary: the stranger may have left
+	if n := b.count("evaluate"); n != 2 { // and no self-test: the stranger may have left
 		t.Errorf("%d evaluations", n)
 	}
 	if v := b.evaluate("busy_once", kernelwright.Quick); v.Status != kernelwright.Correct || v.Cached {
@@ -575,7 +575,7 @@ func TestAStrangersWorkIsNoFaultOfTheCandidate(t *testing.T) {
 }
 
 // A device that does not work is met before any candidate runs: nobody is blamed,
-// and no canary asked, which may pass where an illness comes and goes.
+// and no self-test asked, which may pass where a fault comes and goes.
 func TestAnIllDeviceIsNobodysFault(t *testing.T) {
 	for name, ask := range map[string]func(bench, string) error{
 		"inspect": func(b bench, source string) error {
@@ -613,14 +613,14 @@ func TestSickMachineIsAnInfrastructureError(t *testing.T) {
 	if !errors.As(err, &infra) {
 		t.Fatalf("got %v", err)
 	}
-	if n := b.count("evaluate"); n != 2 { // and no canary: inspecting fails before it
+	if n := b.count("evaluate"); n != 2 { // and no self-test: inspecting fails before it
 		t.Errorf("%d evaluations", n)
 	}
 }
 
 // A worker that cannot be killed keeps the device; who measures does, too, and
-// is no illness.
-func TestADeviceThatAHungWorkerKeepsIsIll(t *testing.T) {
+// is no fault of the device.
+func TestADeviceThatAHungWorkerKeepsIsFaulty(t *testing.T) {
 	t.Parallel() // it waits
 	b := newBench(t)
 	if err := b.Check(t.Context()); err != nil {
@@ -670,7 +670,7 @@ func TestAReferenceThatBreaksItsInspectionIsNoTask(t *testing.T) {
 	if !errors.As(err, &invalid) || !strings.Contains(invalid.Reason, "broke down twice") || invalid.Hint == "" || !strings.Contains(invalid.Traceback, "second: ") {
 		t.Errorf("got %#v", err)
 	}
-	if n := b.count("inspect"); n != 2+3 { // twice, and the canary
+	if n := b.count("inspect"); n != 2+3 { // twice, and the self-test
 		t.Errorf("%d inspections", n)
 	}
 	if _, err := b.Inspect(t.Context(), "next", "good"); err != nil {
@@ -682,7 +682,7 @@ func TestAReferenceThatBreaksItsInspectionIsNoTask(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	if _, err = b.Inspect(t.Context(), "twice", "die"); !errors.As(err, &infra) {
-		t.Errorf("on a sick machine: %v", err)
+		t.Errorf("on a faulty machine: %v", err)
 	}
 }
 
@@ -775,7 +775,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("got %q", report.Summary)
 	}
 	if b.count("evaluate") != 0 {
-		t.Error("on a CPU a known candidate takes long to judge")
+		t.Error("on a CPU a known candidate takes long to evaluate")
 	}
 }
 
@@ -884,7 +884,7 @@ func TestTheCacheIsTidiedUp(t *testing.T) {
 	}
 }
 
-func TestWhatAnotherMachineMightJudgeOtherwiseIsNotKept(t *testing.T) {
+func TestWhatAnotherMachineMightSayOtherwiseIsNotKept(t *testing.T) {
 	for _, c := range []struct {
 		status kernelwright.Status
 		reason string

@@ -50,7 +50,7 @@ func sorted(names iter.Seq[string], backwards bool) []string {
 	return all
 }
 
-// Whichever is judged first, none gets another's verdict, and each gets its own
+// Whichever is evaluated first, none gets another's verdict, and each gets its own
 // again: in this process, after a restart, and by no other level or device.
 func TestEachTextHasAVerdictOfItsOwn(t *testing.T) {
 	for _, backwards := range []bool{false, true} {
@@ -69,7 +69,7 @@ func TestEachTextHasAVerdictOfItsOwn(t *testing.T) {
 		again := openBench(t, b.options.DataDir, b.cache)
 		for _, name := range names {
 			if v := again.evaluate(texts[name], kernelwright.Quick); !v.Cached || v.Candidate != kernelwright.HashText(texts[name]) {
-				t.Errorf("%s: it was judged again: %+v", name, v.Candidate)
+				t.Errorf("%s: it was evaluated again: %+v", name, v.Candidate)
 			}
 		}
 		if again.evaluate(texts["itself"], kernelwright.Certify).Cached {
@@ -88,7 +88,7 @@ func TestEachReferenceHasWhatIsRememberedOfIt(t *testing.T) {
 	for _, backwards := range []bool{false, true} {
 		b := newBench(t)
 		texts := twins()
-		judge := func(reference string) kernelwright.Verdict {
+		evaluate := func(reference string) kernelwright.Verdict {
 			t.Helper()
 			task, err := b.Inspect(t.Context(), "relu", reference)
 			if err != nil || task.Source != reference {
@@ -103,7 +103,7 @@ func TestEachReferenceHasWhatIsRememberedOfIt(t *testing.T) {
 		}
 		names := sorted(maps.Keys(texts), backwards)
 		for i, name := range names {
-			if v := judge(texts[name]); v.Cached || v.Evidence[0] != "{'calibration': None, 'baselines': None}" {
+			if v := evaluate(texts[name]); v.Cached || v.Evidence[0] != "{'calibration': None, 'baselines': None}" {
 				t.Errorf("%s: cached %v, known %s", name, v.Cached, v.Evidence[0])
 			}
 			if n := b.count("inspect"); n != i+1 {
@@ -111,8 +111,8 @@ func TestEachReferenceHasWhatIsRememberedOfIt(t *testing.T) {
 			}
 		}
 		for _, name := range names {
-			if !judge(texts[name]).Cached {
-				t.Errorf("%s: it was judged again", name)
+			if !evaluate(texts[name]).Cached {
+				t.Errorf("%s: it was evaluated again", name)
 			}
 		}
 		if n := b.count("inspect"); n != len(names) {
@@ -156,14 +156,14 @@ func TestSameBytesAreOneCandidate(t *testing.T) {
 		source := text.Draw(rt, "text")
 		v, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: source}, kernelwright.Quick)
 		if err != nil || v.Cached != known[source] || v.Candidate != kernelwright.HashText(source) {
-			rt.Fatalf("%q: cached %v, judged before %v, %v", source, v.Cached, known[source], err)
+			rt.Fatalf("%q: cached %v, evaluated before %v, %v", source, v.Cached, known[source], err)
 		}
 		known[source] = true
 	})
 }
 
-// What is no UTF-8 would be judged as another text than itself.
-func TestWhatIsNoTextIsNotJudged(t *testing.T) {
+// What is no UTF-8 would be evaluated as another text than itself.
+func TestWhatIsNoTextIsNotEvaluated(t *testing.T) {
 	b := newBench(t)
 	for _, source := range []string{"good \xff", "good \xfe", "good \xed\xa0\x80"} {
 		v := b.evaluate(source, kernelwright.Quick)

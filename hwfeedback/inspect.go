@@ -43,9 +43,9 @@ func (e *Evaluator) taskKey(source string) string {
 }
 
 // inspectTwice does not take a reference's word for it that the machine is
-// broken: one that breaks down on fresh processes too, while the canary passes,
+// broken: one that breaks down on fresh processes too, while the self-test passes,
 // is no task. That the device does not work, in its driver's words, is believed:
-// an illness may come and go, and the file is its user's own.
+// a fault may come and go, and the file is its user's own.
 func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kernelwright.Task, error) {
 	t, err := e.inspect(ctx, name, source)
 	if err == nil || !inducible(ctx, err) {
@@ -57,14 +57,14 @@ func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kern
 	}
 	t, again := e.inspect(ctx, name, source)
 	var remote *remoteError
-	if again == nil || !inducible(ctx, again) || (errors.As(again, &remote) && remote.Kind == kindIll) {
+	if again == nil || !inducible(ctx, again) || (errors.As(again, &remote) && remote.Kind == kindFault) {
 		return t, again
 	}
-	if sick := e.canary(ctx, nil); sick != nil {
+	if faulty := e.selfTest(ctx, nil); faulty != nil {
 		if ctx.Err() != nil {
 			return kernelwright.Task{}, context.Cause(ctx)
 		}
-		e.options.Log.Error("the canary failed too", "error", sick)
+		e.options.Log.Error("the self-test failed too", "error", faulty)
 		return kernelwright.Task{}, again
 	}
 	return kernelwright.Task{}, &kernelwright.InvalidTaskError{
@@ -85,7 +85,7 @@ func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwri
 		return kernelwright.Task{}, err
 	}
 	defer e.letGo(lease, false)
-	body := inspectBody{Name: name, Source: source, TimeoutS: inspectStep * e.options.InspectTimeout.Seconds(), workplace: e.workplace()}
+	body := inspectBody{Name: name, Source: source, TimeoutS: inspectShare / kernelwright.Shared.InspectSteps * e.options.InspectTimeout.Seconds(), workplace: e.workplace()}
 	result, err := e.super.request(ctx, "inspect", body, e.options.InspectTimeout, lease.File())
 	if err != nil {
 		return kernelwright.Task{}, requestError(err)

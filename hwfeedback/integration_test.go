@@ -92,7 +92,7 @@ func TestEndToEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 
-	task, err := e.Inspect(ctx, "relu", canaryReference)
+	task, err := e.Inspect(ctx, "relu", selfTestReference)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,14 +103,14 @@ func TestEndToEnd(t *testing.T) {
 	if len(task.Graph) == 0 {
 		t.Errorf("no graph: %s", task.GraphNote)
 	}
-	good := kernelwright.Candidate{Source: canaryCandidate, Language: kernelwright.CPP}
+	good := kernelwright.Candidate{Source: selfTestCandidate, Language: kernelwright.CPP}
 	v, err := e.Evaluate(ctx, task, good, kernelwright.Quick)
 	if err != nil {
 		t.Fatal(err)
 	}
 	show(t, v)
 	if v.Status != kernelwright.Correct || v.CandidateMS <= 0 || v.Speedup == nil || v.Build.Form != "native" {
-		t.Fatalf("the canary is %s: %s", v.Status, v.Reason)
+		t.Fatalf("the self-test is %s: %s", v.Status, v.Reason)
 	}
 	for _, name := range baselinesToday(t) {
 		if v.Baselines[name] <= 0 {
@@ -140,10 +140,10 @@ func TestEndToEnd(t *testing.T) {
 		source string
 		want   kernelwright.Status
 	}{
-		"wrong":         {strings.Replace(canaryCandidate, "x[i] > 0.0f ||", "x[i] > 0.5f ||", 1), kernelwright.Wrong},
-		"build failed":  {strings.Replace(canaryCandidate, "long long i = 0;", "long long i = 0", 1), kernelwright.BuildFailed},
-		"crashed":       {strings.Replace(canaryCandidate, "y[i] = x[i]", "y[i + (1ll << 40)] = x[i]", 1), kernelwright.Crashed},
-		"does not load": {"import nothing_of_this_name\n" + canaryCandidate, ""},
+		"wrong":         {strings.Replace(selfTestCandidate, "x[i] > 0.0f ||", "x[i] > 0.5f ||", 1), kernelwright.Wrong},
+		"build failed":  {strings.Replace(selfTestCandidate, "long long i = 0;", "long long i = 0", 1), kernelwright.BuildFailed},
+		"crashed":       {strings.Replace(selfTestCandidate, "y[i] = x[i]", "y[i + (1ll << 40)] = x[i]", 1), kernelwright.Crashed},
+		"does not load": {"import nothing_of_this_name\n" + selfTestCandidate, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, err := e.Evaluate(ctx, task, kernelwright.Candidate{Source: tt.source, Language: kernelwright.CPP}, kernelwright.Quick)
@@ -174,7 +174,7 @@ func TestEndToEnd(t *testing.T) {
 	show(t, report)
 
 	// A candidate that never ends, and a caller who does not wait: the device is free again at once.
-	endless := strings.Replace(canaryCandidate, "for (", "for (volatile int on = 1; on;) {}\n  for (", 1)
+	endless := strings.Replace(selfTestCandidate, "for (", "for (volatile int on = 1; on;) {}\n  for (", 1)
 	brief, stop := context.WithCancel(ctx)
 	var once sync.Once
 	e.super.progress = func(stage, note string) {

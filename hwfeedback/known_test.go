@@ -15,7 +15,7 @@ func TestKnown(t *testing.T) {
 		return b.Known(t.Context(), task, kernelwright.Candidate{Source: source, Language: kernelwright.CPP}, level)
 	}
 	if _, ok := known("good", kernelwright.Quick); ok {
-		t.Error("known before it was judged")
+		t.Error("known before it was evaluated")
 	}
 	first, err := b.Evaluate(t.Context(), task, kernelwright.Candidate{Source: "good", Language: kernelwright.CPP}, kernelwright.Quick)
 	if err != nil {

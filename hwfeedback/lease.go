@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // Leaser hands out devices. A lease excludes everything else that measures on
@@ -73,16 +75,7 @@ func leasesBelow(root string) string {
 	return filepath.Join(root, fmt.Sprintf("kernelwright-%d", os.Getuid()), "leases")
 }
 
-// A lock is looked at again after this long: at first often, because most
-// waits are for the end of one window of measuring.
 const (
-	firstLeasePoll = 5 * time.Millisecond
-	lastLeasePoll  = 250 * time.Millisecond
-
-	// leaseWaiterGone is how long nobody who waits has looked when nobody does
-	// any more.
-	leaseWaiterGone = 2 * time.Second
-
 	// leaseWaitWorthTelling is when a wait is reported. A killed worker takes
 	// some milliseconds to go, and those that an evaluation starts for the next one
 	// some seconds to come: nobody needs to hear of that.
@@ -195,7 +188,7 @@ func (l *FileLeases) Wanted(device string) bool {
 		return false
 	}
 	info, err := f.Stat()
-	return err != nil || time.Since(info.ModTime()) < leaseWaiterGone
+	return err != nil || time.Since(info.ModTime()) < kernelwright.Training.WaiterGone.Duration
 }
 
 // unshared returns an error for a folder that somebody else could change.
@@ -212,7 +205,7 @@ func unshared(dir string) error {
 }
 
 func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error {
-	wait := firstLeasePoll
+	wait := kernelwright.Training.FirstPoll.Duration
 	started := time.Now()
 	var wanted *os.File
 	for told := false; ; {
@@ -247,7 +240,7 @@ func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error 
 			h := readHolder(f)
 			return &HeldError{device, h.String(), h.ended(), context.Cause(ctx)}
 		}
-		wait = min(wait*3/2, lastLeasePoll)
+		wait = min(wait*3/2, kernelwright.Training.LastPoll.Duration)
 	}
 }
 
@@ -280,7 +273,7 @@ func writeHolder(f *os.File, h holder) error {
 		return err
 	}
 	// Padded rather than truncated: a crash in between leaves no shorter number behind.
-	_, err = f.WriteAt(fmt.Appendf(nil, "%-127s\n", b), 0)
+	_, err = f.WriteAt(fmt.Appendf(nil, "%-*s\n", kernelwright.Training.HolderBytes, b), 0)
 	return err
 }
 

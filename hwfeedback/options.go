@@ -20,12 +20,10 @@ var CustomCode = []string{"required", "any"}
 
 // Baselines are what candidates can be held against, all by default. The first
 // is always measured: it tells whether the machine is still as it was.
-var Baselines = []string{"eager", "compile", "max-autotune"}
+var Baselines = kernelwright.Shared.Baselines
 
-// GPUBaselines are those of a GPU: max-autotune replays CUDA graphs, into which
-// it copies its inputs, and is the slower form on large tasks. cudagraphs is
-// eager as such a graph, without what launching costs.
-var GPUBaselines = append(slices.Clone(Baselines), "max-autotune-no-cudagraphs", "cudagraphs")
+// GPUBaselines are those of a GPU.
+var GPUBaselines = kernelwright.Shared.AllBaselines()
 
 // autoDevice is the first GPU that can be measured on, or the CPU where there is none.
 const autoDevice = "auto"
@@ -74,7 +72,7 @@ type Options struct {
 	Lazy bool
 	Log  *slog.Logger
 	// Progress is told what goes on: while the environment is made (stage
-	// "python") and while a candidate is judged ("build", "verify", "time").
+	// "python") and while a candidate is evaluated ("build", "verify", "time").
 	// Calls come from the goroutine that waits for the work, one at a time for
 	// each.
 	Progress func(stage, note string)

@@ -7,7 +7,7 @@ import (
 )
 
 // forAGPU is what builder_client.py says of code in CUDA, too.
-const forAGPU = "it is written in CUDA, and the device is the CPU"
+var forAGPU = kernelwright.Shared.ForAGPU
 
 // Problem says why a candidate comes to nothing on this device, as far as its text
 // tells that, and which status that is; "" where it must be tried. Nothing of it is

@@ -9,20 +9,24 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // The protocol is in harness/kwharness/base, protocol.py and protocol.schema.json; the
 // messages in testdata/protocol are tested from both sides.
-const (
-	protocolVersion = 1
-	maxFrame        = 64 << 20 // bytes of JSON; tensors travel by descriptor, so only texts are this large
-	maxFDs          = 64       // descriptors with one message, well under the kernel's 253
-	frameHeader     = 4
+const frameHeader = 4
+
+var (
+	protocolVersion = kernelwright.Shared.ProtocolVersion
+	maxFrame        = kernelwright.Shared.MaxFrameBytes
+	maxFDs          = kernelwright.Shared.MaxFDs
 )
 
 // errClosed says that the peer is gone.
@@ -82,7 +86,7 @@ type remoteError struct {
 const (
 	kindNoRoom = "no_room"
 	kindBusy   = "busy"
-	kindIll    = "ill"
+	kindFault  = "ill"
 )
 
 func (e *remoteError) Error() string { return e.Message }
@@ -119,7 +123,7 @@ func decode(body []byte) (message, error) {
 	if err := json.Unmarshal(body, &head); err != nil {
 		return m, protocolErrorf("frame is no JSON object: %v", err)
 	}
-	if string(head.V) != "1" {
+	if string(head.V) != strconv.Itoa(protocolVersion) {
 		return m, protocolErrorf("peer speaks version %.40q, expected %d", head.V, protocolVersion)
 	}
 	if err := json.Unmarshal(body, &m); err != nil {
@@ -238,7 +242,7 @@ func (c *channel) recv(ctx context.Context, deadline time.Time) (message, []*os.
 			return message{}, err
 		}
 		size := binary.BigEndian.Uint32(header)
-		if size > maxFrame {
+		if uint64(size) > uint64(maxFrame) {
 			return message{}, protocolErrorf("frame over the size limit")
 		}
 		body, err := c.body(int(size), &files)

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 //go:embed requirements.txt
@@ -650,7 +652,7 @@ func forkServerEnv(env pythonEnv, dataDir string) []string {
 		"PATH=" + filepath.Dir(env.Interpreter) + ":" + cmp.Or(os.Getenv("PATH"), "/usr/local/bin:/usr/bin:/bin"),
 		"LANG=C.UTF-8",
 		"HOME=" + dataDir,
-		"KERNELWRIGHT_ALLOCATOR=" + filepath.Join(dataDir, "cache", "allocator"),
+		kernelwright.Shared.AllocatorEnv + "=" + filepath.Join(dataDir, "cache", "allocator"),
 		// Importing torch.compile makes a folder: not in the system's, where its
 		// name is known to all and it stays. Workers have their own.
 		"TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(dataDir, "cache", "torchinductor"),

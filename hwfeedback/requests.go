@@ -82,7 +82,7 @@ type evaluateBody struct {
 	Task      taskBody      `json:"task"`
 	Candidate candidateBody `json:"candidate"`
 	Batch     string        `json:"batch,omitempty"` // names those that were handed in together
-	// What is judged next of them: built while this one is verified.
+	// What is evaluated next of them: built while this one is verified.
 	Upcoming []candidateBody `json:"upcoming,omitempty"`
 	Last     bool            `json:"last,omitempty"` // nobody goes on with the device after this
 	workplace
@@ -90,7 +90,7 @@ type evaluateBody struct {
 	Precision     string                       `json:"precision"`
 	StrictInputs  bool                         `json:"strict_inputs,omitempty"` // Options.StrictInputs
 	CustomCode    string                       `json:"custom_code"`             // of CustomCode
-	Explain       bool                         `json:"explain,omitempty"`       // what policy forbids is judged, too, and counts nowhere
+	Explain       bool                         `json:"explain,omitempty"`       // what policy forbids is evaluated, too, and counts nowhere
 	CertifyS      float64                      `json:"certify_s"`               // Options.CertifyTime
 	Ceilings      kernelwright.Ceilings        `json:"ceilings"`
 	Specs         kernelwright.Specs           `json:"specs"`

@@ -27,8 +27,6 @@ const (
 	readyTimeout = 3 * time.Minute
 	// spawnTimeout covers one fork, 10 ms; longer means that the server is stuck.
 	spawnTimeout = 30 * time.Second
-	// sendTimeout is how long the referee may refuse to read a request.
-	sendTimeout = time.Minute
 	// killTimeout is how long a killed referee may take to be reaped, and a
 	// server to end after its control connection did.
 	killTimeout = 5 * time.Second
@@ -297,7 +295,7 @@ func (f *forkServer) rest(r *referee) error {
 	defer end.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.control.send(restRequest{protocolVersion, "rest", r.id, 1}, time.Now().Add(sendTimeout), end)
+	return f.control.send(restRequest{protocolVersion, "rest", r.id, 1}, time.Now().Add(kernelwright.Shared.SendTimeout.Duration), end)
 }
 
 // spawnReferee forks a referee, or has one that rests.
@@ -396,7 +394,7 @@ func (r *referee) call(ctx context.Context, kind string, body any, hear hearer, 
 	}
 	stop := context.AfterFunc(ctx, r.ch.interrupt)
 	defer stop()
-	if err := r.ch.send(request, time.Now().Add(sendTimeout), files...); err != nil {
+	if err := r.ch.send(request, time.Now().Add(kernelwright.Shared.SendTimeout.Duration), files...); err != nil {
 		return nil, err
 	}
 	for {
@@ -520,7 +518,7 @@ func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout t
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded) && bounded.Err() == nil:
-		err = infrastructure(kind, fmt.Errorf("the referee did not take the request within %v", sendTimeout))
+		err = infrastructure(kind, fmt.Errorf("the referee did not take the request within %v", kernelwright.Shared.SendTimeout))
 	case bounded.Err() != nil:
 		err = infrastructure(kind, fmt.Errorf("no answer within %v", timeout))
 	case errors.Is(err, errClosed):
@@ -584,7 +582,7 @@ func (s *supervisor) ensure(ctx context.Context) error {
 				return &startError{err}
 			}
 			s.server = server
-			fresh = server.cmd != nil // one that was there before may be sick: once more, then
+			fresh = server.cmd != nil // one that was there before may be broken: once more, then
 		}
 		r, err := s.server.spawnReferee(ctx, s.config)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// What a language model wrote runs, is built and is judged in the strict sandbox
+// What a language model wrote runs, is built and is evaluated in the strict sandbox
 // alone; what people and the built-in Coder wrote runs in both.
 func TestStrangersNeedTheWholeSandbox(t *testing.T) {
 	for _, mode := range []string{"strict", "weak"} {

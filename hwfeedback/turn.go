@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 const (
@@ -14,10 +16,8 @@ const (
 	turnIdle = 3 * time.Second
 	// turnLooks is how often it looks meanwhile whether somebody waits.
 	turnLooks = 30
-	// turnYield is how long it lets others go first, and turnLook how often it looks
-	// whether they have.
-	turnYield = 10 * time.Second
-	turnLook  = 20 * time.Millisecond
+	// turnLook is how often it looks whether those have gone that it let go first.
+	turnLook = 20 * time.Millisecond
 )
 
 // turn is an evaluator's hold on its device. It may go on from one evaluation to
@@ -113,7 +113,7 @@ func (t *turn) takeFree(ctx context.Context, device string) (Lease, error) {
 func (t *turn) letOthers(ctx context.Context, device string) {
 	look := time.NewTicker(turnLook)
 	defer look.Stop()
-	for until := time.Now().Add(turnYield); t.leases.Wanted(device) && time.Now().Before(until); {
+	for until := time.Now().Add(kernelwright.Training.Yield.Duration); t.leases.Wanted(device) && time.Now().Before(until); {
 		select {
 		case <-look.C:
 		case <-ctx.Done():

@@ -33,7 +33,7 @@ func TestUntimedVerdicts(t *testing.T) {
 	}
 	untimed("crash")
 	if v := b.evaluate("crash", kernelwright.Quick); !v.Cached {
-		t.Error("what crashed was judged twice")
+		t.Error("what crashed was evaluated twice")
 	}
 	admitted, err := Untimed{b.Evaluator, true}.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "good fast # admitted"}, kernelwright.Quick)
 	if err != nil || admitted.Speedup != nil || admitted.Baselines["eager"] != 2 {

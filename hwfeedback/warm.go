@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // warmServers are fork servers that outlive who started them, so that the next
@@ -111,7 +113,7 @@ func (w warmServers) connect(ctx context.Context) (*forkServer, error) {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(firstLeasePoll):
+		case <-time.After(kernelwright.Training.FirstPoll.Duration):
 		}
 	}
 	if f, err := w.dial(ctx, warmReady); err == nil || ctx.Err() != nil {

@@ -81,7 +81,7 @@ func TestServerIsKeptWarm(t *testing.T) {
 	if serverOf(third) != server || !slices.Contains(left, third.super.referee.pid) {
 		t.Errorf("nobody waited: server %d of %d, referee %d of %v", serverOf(third), server, third.super.referee.pid, left)
 	}
-	if task, err := third.Inspect(t.Context(), "canary", canaryReference); err != nil || task.Fingerprint == "" {
+	if task, err := third.Inspect(t.Context(), "self-test", selfTestReference); err != nil || task.Fingerprint == "" {
 		t.Errorf("a referee that had waited: %v", err)
 	}
 	// Who wants a fresh start gets one, and leaves nobody the old one.

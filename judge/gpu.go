@@ -242,7 +242,7 @@ const (
 	l2Again = 1.5
 )
 
-const sectorBytes = 32
+var sectorBytes = kernelwright.Shared.SectorBytes
 
 // l2 is the share of L2's peak under a kernel, and false where each byte is read from
 // it about once, so that memory is what there is to wait for. Where nobody counted the

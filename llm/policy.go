@@ -211,22 +211,6 @@ func (b *Broker) Post(id string, r Reply) error {
 	return nil
 }
 
-// Fail ends a call that cannot be answered; text says why. It is a failure of
-// the machinery, never the policy's.
-func (b *Broker) Fail(id, text string) error {
-	return b.answer(id, policyAnswer{err: &Error{Kind: Unavailable, Text: plain(text)}})
-}
-
-func (b *Broker) answer(id string, a policyAnswer) error {
-	c := b.take(id)
-	if c == nil {
-		return noCall(id)
-	}
-	a.err.Model = c.Policy
-	c.answer <- a
-	return nil
-}
-
 func noCall(id string) error {
 	return fmt.Errorf("no call %q waits: it was answered, has expired, or never was", id)
 }

@@ -22,7 +22,7 @@ type baselinesArgs struct {
 type baselines struct {
 	Named    []namedBaseline      `json:"named"`
 	Measured map[string]timedBase `json:"measured,omitempty"`
-	Verdict  *judged              `json:"verdict,omitempty"` // of one that was to be added
+	Verdict  *evaluation          `json:"verdict,omitempty"` // of one that was to be added
 }
 
 type namedBaseline struct {
@@ -90,8 +90,8 @@ func (s *Server) baselines(ctx context.Context, req *sdk.CallToolRequest, in bas
 		if err != nil {
 			return "", none, err
 		}
-		judged := newJudged(kernelwright.Round{}, v, nil)
-		out.Verdict = &judged
+		evaluation := newEvaluation(kernelwright.Round{}, v, nil)
+		out.Verdict = &evaluation
 	}
 	t, _, err := s.workshop.Inspect(ctx, j)
 	if err != nil {

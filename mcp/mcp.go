@@ -25,7 +25,7 @@ import (
 	"github.com/kernelwright/kernelwright/task"
 )
 
-// Workshop is where candidates are judged and runs are recorded. Its methods may
+// Workshop is where candidates are evaluated and runs are recorded. Its methods may
 // be called at the same time; those that measure wait for each other, and return
 // the context's error soon after its end. A *kernelwright.InvalidTaskError says
 // that a reference is no task, and any error besides that nothing was recorded.
@@ -40,7 +40,7 @@ type Workshop interface {
 	// AddBaseline holds candidates for the task against another program, if it is
 	// certified, which its verdict says. A name that is taken is a *TakenError.
 	AddBaseline(ctx context.Context, j Job, name, source string) (kernelwright.Verdict, error)
-	// Round judges a candidate as the next round of the client's open run on the
+	// Round evaluates a candidate as the next round of the client's open run on the
 	// job's task, which begins with it where there is none.
 	Round(ctx context.Context, j Job, c kernelwright.Candidate) (kernelwright.Round, error)
 	// Certify has the candidate of a round of that run certified, or where index is
@@ -112,7 +112,7 @@ type Server struct {
 // maxLine is the longest message: every byte of a source may come as six.
 const maxLine = 64 << 20
 
-const instructions = `kernelwright judges kernels. You write a candidate: one Python file that defines ModelNew with the signature of the reference's Model; the resource ` + guideURI + ` says how, in the native form that builds fastest.
+const instructions = `kernelwright evaluates kernels. You write a candidate: one Python file that defines ModelNew with the signature of the reference's Model; the resource ` + guideURI + ` says how, in the native form that builds fastest.
 Name a task once (path, task or reference); later calls go on with it. Call task to see what it is and what time is possible, then evaluate with a candidate: you get a verdict and one finding of rules over what the hardware measured. profile has the numbers behind it, lessons what was tried before, submit certifies the fastest and writes it out.
 Wrong results, cheating (caching outputs, calling the reference, work outside of the clock) and PyTorch in disguise are found by referee processes; nothing that a candidate prints counts.`
 

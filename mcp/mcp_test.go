@@ -81,7 +81,7 @@ func TestSession(t *testing.T) {
 func TestSubmitThatFails(t *testing.T) {
 	k := dial(t, newShop(t), "one")
 	text, out := k.call("submit", args{"path": "softmax.py", "candidate": "class ModelNew: 'ms=1 fragile'", "note": "x"})
-	holds(t, text, "not kept, and the run stays open", "wrong: in a cold process with new seeds", "run 1, round 0")
+	holds(t, text, "not kept, and the run stays open", "wrong: in a new process with new seeds", "run 1, round 0")
 	if out["kept"] != false {
 		t.Errorf("%v", out)
 	}

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shop is a Workshop that judges by what a text says, over a real record.
+// shop is a Workshop that evaluates by what a text says, over a real record.
 type shop struct {
 	*store.Store
 	mu    sync.Mutex
@@ -122,7 +122,7 @@ func verdict(source string, level kernelwright.Level) kernelwright.Verdict {
 		v.Status, v.Exported = kernelwright.Certified, "# standalone\n"+source
 		v.ExportedSHA256 = kernelwright.HashText(v.Exported)
 		if strings.Contains(source, "fragile") {
-			v.Status, v.Reason, v.Exported = kernelwright.Wrong, "in a cold process with new seeds", ""
+			v.Status, v.Reason, v.Exported = kernelwright.Wrong, "in a new process with new seeds", ""
 		}
 	}
 	return v

@@ -21,10 +21,10 @@ type submitArgs struct {
 }
 
 type submitted struct {
-	Kept    bool    `json:"kept"`             // it was certified, the run has ended, and the kernel's file is there
-	Result  string  `json:"result,omitempty"` // of the run, where it has ended: faster, no_difference, undecided, not_timed, or nothing_faster, which gets no kernel's file
-	Verdict judged  `json:"verdict"`
-	Files   Results `json:"files"`
+	Kept    bool       `json:"kept"`             // it was certified, the run has ended, and the kernel's file is there
+	Result  string     `json:"result,omitempty"` // of the run, where it has ended: faster, no_difference, undecided, not_timed, or nothing_faster, which gets no kernel's file
+	Verdict evaluation `json:"verdict"`
+	Files   Results    `json:"files"`
 }
 
 func (s *Server) addSubmit() {
@@ -96,7 +96,7 @@ func (s *Server) submit(ctx context.Context, req *sdk.CallToolRequest, in submit
 	}
 	// What is written is the fastest of those that are certified.
 	best, v, _ := report.Best(d.Rounds)
-	out := submitted{report.HandedOut(v), report.Result(kernelwright.RunDone, d.Rounds), newJudged(best, v, nil), files}
+	out := submitted{report.HandedOut(v), report.Result(kernelwright.RunDone, d.Rounds), newEvaluation(best, v, nil), files}
 	out.Verdict.Finding = nil
 	var b strings.Builder
 	b.WriteString(out.Verdict.String())
@@ -152,6 +152,6 @@ func failedLast(d report.Data, index int) (kernelwright.Round, kernelwright.Verd
 }
 
 func notKept(r kernelwright.Round, v kernelwright.Verdict, best *standing) (string, submitted, error) {
-	out := submitted{Verdict: newJudged(r, v, best)}
+	out := submitted{Verdict: newEvaluation(r, v, best)}
 	return "not kept, and the run stays open\n" + out.Verdict.String(), out, nil
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/kernelwright/kernelwright/report"
 )
 
-// judged is a verdict as an agent gets it: what the next candidate can be made
+// evaluation is a verdict as an agent gets it: what the next candidate can be made
 // from. Everything else is in the record.
-type judged struct {
+type evaluation struct {
 	Run         int64                     `json:"run"`
 	Round       int                       `json:"round"`
 	Status      kernelwright.Status       `json:"status"`
@@ -42,8 +42,8 @@ type standing struct {
 	Speedup     *kernelwright.Speedup `json:"speedup,omitempty"`
 }
 
-func newJudged(r kernelwright.Round, v kernelwright.Verdict, best *standing) judged {
-	j := judged{
+func newEvaluation(r kernelwright.Round, v kernelwright.Verdict, best *standing) evaluation {
+	j := evaluation{
 		Run: r.RunID, Round: r.Index, Status: v.Status, Reason: clip(report.Line(v.Reason), maxForeign), Hint: clip(report.Line(v.Hint), maxForeign), Level: v.Level, Cached: v.Cached,
 		CandidateMS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, FloorMS: v.Floor.MS, Bound: v.Floor.Bound,
 		Flags: v.Flags, Weights: report.Line(v.Weights), Output: tail(report.Clean(v.Output), maxForeign), Finding: brief(r.Feedback), Best: best,
@@ -81,7 +81,7 @@ func bestOf(rounds []kernelwright.Round) *standing {
 }
 
 // String is the verdict for a model to read.
-func (j judged) String() string {
+func (j evaluation) String() string {
 	var b strings.Builder
 	b.WriteString(words(j.Status))
 	if j.Cached {

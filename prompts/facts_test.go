@@ -35,7 +35,7 @@ func TestDeviceFactsTellOfAnSM(t *testing.T) {
 }
 
 // What came of each round, from which it goes on, and what it was advised; the
-// candidate that is judged last.
+// candidate that is evaluated last.
 func TestEarlierRounds(t *testing.T) {
 	at := func(n int) *int { return &n }
 	right := func(i int, parent *int, ms float64, f *kernelwright.Feedback) kernelwright.Round {

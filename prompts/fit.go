@@ -3,6 +3,8 @@ package prompts
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // Profile says in how many words a model is asked.
@@ -22,13 +24,6 @@ var Profiles = []Profile{ProfileAuto, ProfileFull, ProfileCompact}
 // CompactContext is the longest context, in tokens, whose model is asked in few words.
 const CompactContext = 4096
 
-// policyPrefix begins the names of policies that were trained here, trainingPrefix
-// those of policies in training.
-const (
-	policyPrefix   = "policy:"
-	trainingPrefix = "training:"
-)
-
 // Compact reports whether a model of that name and context (in tokens; 0: not known)
 // is asked in few words.
 func (p Profile) Compact(model string, context int) bool {
@@ -38,7 +33,7 @@ func (p Profile) Compact(model string, context int) bool {
 	case ProfileCompact:
 		return true
 	}
-	return context > 0 && context <= CompactContext || strings.HasPrefix(model, policyPrefix) || strings.HasPrefix(model, trainingPrefix)
+	return context > 0 && context <= CompactContext || strings.HasPrefix(model, kernelwright.PolicyPrefix) || strings.HasPrefix(model, kernelwright.TrainingPrefix)
 }
 
 // How much is left of what is shortened before it goes.

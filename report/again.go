@@ -37,7 +37,7 @@ func Again(d Data) string {
 }
 
 // asksAgain ends a verdict's note that asks for another measurement.
-const asksAgain = "a win needs repeated certification"
+var asksAgain = kernelwright.Shared.AsksAgain
 
 // Note is a note of a verdict's, with the command that it asks for.
 func Note(note, again string) string {

@@ -30,7 +30,7 @@ func TestANoteThatAsksForAnotherMeasurementIsACommand(t *testing.T) {
 		t.Errorf("there is nothing to export: %q", got)
 	}
 
-	const note = "the referee's clock resolves 3 us here, over 5 % of the time: " + asksAgain
+	note := "the referee's clock resolves 3 us here, over 5 % of the time: " + asksAgain
 	for _, tt := range []struct{ note, again, want string }{
 		{note, "kernelwright eval a b", note + ": `kernelwright eval a b`"},
 		{note, "", note},

@@ -42,7 +42,7 @@ type AuditRow struct {
 	KernelBench *bool                   `json:"kernelbench,omitempty"`
 	Assumes     []string                `json:"assumes,omitempty"`
 	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
-	Judged      string                  `json:"judged,omitempty"` // when; absent where the machine failed
+	Evaluated   string                  `json:"judged,omitempty"` // when; absent where the machine failed
 
 	place int // of Group in auditGroups
 }
@@ -72,11 +72,11 @@ var auditGroups = []struct{ name, title string }{
 	{"crashed", "crashes"},
 	{"timed_out", "hangs, or takes too long"},
 	{"needs_gpu", "needs a GPU"},
-	{"no_candidate", "no candidate to judge"},
+	{"no_candidate", "no candidate to evaluate"},
 	{"invalid", "its reference is invalid"},
 	{"no_reference", "no reference was found"},
 	{"no_claims", "no pair: a file of claims that cannot be read"},
-	{"not_judged", "not judged: the machine failed"},
+	{"not_judged", "not evaluated: the machine failed"},
 }
 
 func groupPlace(name string) int {
@@ -110,8 +110,8 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	if v.Status.OK() {
 		r.Hint = ""
 	}
-	if p.JudgedMS > 0 {
-		r.Judged = time.UnixMilli(p.JudgedMS).UTC().Format(time.RFC3339)
+	if p.EvaluatedMS > 0 {
+		r.Evaluated = time.UnixMilli(p.EvaluatedMS).UTC().Format(time.RFC3339)
 	}
 	if v.CandidateMS > 0 {
 		r.CandidateMS = &v.CandidateMS
@@ -148,7 +148,7 @@ func degenerate(v kernelwright.Verdict) bool { return kernelwright.Task{Flags: v
 // tested tells the statuses that say something of a claim.
 func tested(s kernelwright.Status) bool {
 	switch s {
-	case kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotJudged, kernelwright.NoClaims, kernelwright.Invalid:
+	case kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotEvaluated, kernelwright.NoClaims, kernelwright.Invalid:
 		return false
 	}
 	return true
@@ -231,11 +231,11 @@ type AuditGroup struct {
 
 // AuditSummary is what an audit comes to.
 type AuditSummary struct {
-	Pairs, Right, Faster, Rewrites, Degenerate, Wrong, Unjudged int
-	Passing                                                     int // of Wrong, whom KernelBench's comparison would have passed
-	Claims, Tested, Reached                                     int
-	Unread                                                      int // files of claims, which are no pairs
-	Groups                                                      []AuditGroup
+	Pairs, Right, Faster, Rewrites, Degenerate, Wrong, Unevaluated int
+	Passing                                                        int // of Wrong, whom KernelBench's comparison would have passed
+	Claims, Tested, Reached                                        int
+	Unread                                                         int // files of claims, which are no pairs
+	Groups                                                         []AuditGroup
 }
 
 // AuditCounter makes a summary of rows, one at a time.
@@ -324,7 +324,7 @@ func (c *AuditCounter) count(r AuditRow) {
 			s.Passing++
 		}
 	case !tested(r.Status):
-		s.Unjudged++
+		s.Unevaluated++
 	}
 	if r.Claimed != nil {
 		s.Claims++
@@ -363,7 +363,7 @@ func geomeanOf(xs []float64) float64 {
 }
 
 // unrun is how many do not run.
-func (s AuditSummary) unrun() int { return s.Pairs - s.Right - s.Wrong - s.Unjudged }
+func (s AuditSummary) unrun() int { return s.Pairs - s.Right - s.Wrong - s.Unevaluated }
 
 // Headline says it in a sentence or two.
 func (s AuditSummary) Headline() string {
@@ -385,7 +385,7 @@ func (s AuditSummary) Headline() string {
 	if s.Passing > 0 {
 		said += fmt.Sprintf(" (%d of which KernelBench's comparison passes)", s.Passing)
 	}
-	said += fmt.Sprintf(", %d that do not run, %d not judged.", s.unrun(), s.Unjudged)
+	said += fmt.Sprintf(", %d that do not run, %d not evaluated.", s.unrun(), s.Unevaluated)
 	if s.Tested > 0 {
 		said += fmt.Sprintf(" Claims of a speedup that could be tested: %d, of which reached: %d.", s.Tested, s.Reached)
 	}

@@ -77,7 +77,7 @@ func (a Audit) table() table {
 	return t
 }
 
-// again is the command that judges all anew.
+// again is the command that evaluates all anew.
 func (a Audit) again() string {
 	words := slices.DeleteFunc(slices.Clone(a.Command), func(word string) bool { return word == "--json" || word == "--again" })
 	return Command(append(words, "--again")...)
@@ -94,7 +94,7 @@ func plain(v float64) string {
 func AuditTable(w io.Writer, a Audit) error {
 	t := a.table()
 	var b strings.Builder
-	fmt.Fprintf(&b, "audit %d of %s on %s: %s\n\n", a.ID, Line(a.Path), Line(a.Device), a.judgedAs())
+	fmt.Fprintf(&b, "audit %d of %s on %s: %s\n\n", a.ID, Line(a.Path), Line(a.Device), a.rules())
 	left := map[int]bool{}
 	for _, column := range t.Left {
 		left[column] = true
@@ -110,18 +110,18 @@ func AuditTable(w io.Writer, a Audit) error {
 	return err
 }
 
-// judgedAs says by which rules.
-func (a Audit) judgedAs() string {
+// rules says by which rules.
+func (a Audit) rules() string {
 	said := fmt.Sprintf("level %s, custom_code = %q", a.Level, a.CustomCode)
 	if a.CustomCode == "any" {
-		said += " (rewrites in PyTorch are judged as everything else, and counted apart)"
+		said += " (rewrites in PyTorch are evaluated as everything else, and counted apart)"
 	}
 	return said
 }
 
-// about says what was judged, where and when.
+// about says what was evaluated, where and when.
 func (a Audit) about() []fact {
-	out := []fact{{"Set", a.Path}, {"Device", a.Device + ", " + a.DeviceName}, {"Judged", a.judgedAs()}, {"Baselines", strings.Join(a.Baselines, ", ")}, {"Precision", a.Precision}}
+	out := []fact{{"Set", a.Path}, {"Device", a.Device + ", " + a.DeviceName}, {"Evaluated", a.rules()}, {"Baselines", strings.Join(a.Baselines, ", ")}, {"Precision", a.Precision}}
 	if len(a.References) > 0 {
 		out = append(out, fact{"References", strings.Join(a.References, ", ")})
 	}
@@ -213,7 +213,7 @@ func (r AuditRow) did() string {
 	return strings.Join(parts, ", ")
 }
 
-// In says a row in one line, as it is judged.
+// In says a row in one line, as it is evaluated.
 func (a Audit) In(r AuditRow) string {
 	said := words(string(r.Status))
 	switch {
@@ -301,7 +301,7 @@ func (a Audit) sections(t table) []auditSection {
 
 // cards are the summary's figures that matter most.
 func (s AuditSummary) cards() []fact {
-	out := []fact{{"pairs", fmt.Sprint(s.Pairs)}, {"right", fmt.Sprint(s.Right)}, {"of these faster", fmt.Sprint(s.Faster)}, {"wrong", fmt.Sprint(s.Wrong)}, {"do not run", fmt.Sprint(s.unrun())}, {"not judged", fmt.Sprint(s.Unjudged)}}
+	out := []fact{{"pairs", fmt.Sprint(s.Pairs)}, {"right", fmt.Sprint(s.Right)}, {"of these faster", fmt.Sprint(s.Faster)}, {"wrong", fmt.Sprint(s.Wrong)}, {"do not run", fmt.Sprint(s.unrun())}, {"not evaluated", fmt.Sprint(s.Unevaluated)}}
 	if s.Tested > 0 {
 		out = append(out, fact{"claims reached", fmt.Sprintf("%d of %d", s.Reached, s.Tested)})
 	}

@@ -76,7 +76,7 @@ func TestAuditRows(t *testing.T) {
 func TestEachStatusHasAGroup(t *testing.T) {
 	for _, s := range []kernelwright.Status{
 		kernelwright.Invalid, kernelwright.Rejected, kernelwright.BuildFailed, kernelwright.Crashed, kernelwright.TimedOut, kernelwright.Wrong, kernelwright.Cheated,
-		kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotJudged, kernelwright.NoClaims,
+		kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotEvaluated, kernelwright.NoClaims,
 	} {
 		if r := NewAuditRow(kernelwright.AuditPair{Verdict: kernelwright.Verdict{Status: s, Candidate: "ab"}}); auditGroups[r.place].name != string(s) {
 			t.Errorf("%s is told as %s", s, auditGroups[r.place].name)
@@ -113,7 +113,7 @@ func TestAuditPages(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		text := b.String()
-		for _, want := range []string{"4 pairs: 1 right (1 faster than the fastest baseline), 1 wrong (1 of which KernelBench's comparison passes), 1 that do not run, 1 not judged.", "Claims of a speedup that could be tested: 2, of which reached: 1. 1 file of claims cannot be read.", "wrong on family zeros"} {
+		for _, want := range []string{"4 pairs: 1 right (1 faster than the fastest baseline), 1 wrong (1 of which KernelBench's comparison passes), 1 that do not run, 1 not evaluated.", "Claims of a speedup that could be tested: 2, of which reached: 1. 1 file of claims cannot be read.", "wrong on family zeros"} {
 			if !strings.Contains(html.UnescapeString(strings.ReplaceAll(text, `\`, "")), want) {
 				t.Errorf("%s lacks %q:\n%s", name, want, text)
 			}
@@ -144,7 +144,7 @@ func TestAuditSections(t *testing.T) {
 	}
 	add(1, rightVerdict(interval95(1.4, 1.6, "compile"), *interval95(1.9, 2.1, "eager"), kernelwright.WorkReport{Custom: 1}), &kernelwright.Claim{Speedup: 4, Against: "eager"})
 	add(2, kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "on family zeros (inputs: all zero): 1 of 2"}, nil)
-	count.Add(NewAuditRow(kernelwright.AuditPair{Verdict: kernelwright.Verdict{Status: kernelwright.NotJudged}})) // it is not recorded
+	count.Add(NewAuditRow(kernelwright.AuditPair{Verdict: kernelwright.Verdict{Status: kernelwright.NotEvaluated}})) // it is not recorded
 	a.Summary = count.Summary()
 	html := func() string {
 		var b strings.Builder
@@ -157,7 +157,7 @@ func TestAuditSections(t *testing.T) {
 	_, pairs, _ := strings.Cut(small, "<h2>Pairs</h2>")
 	right, wrong, found := strings.Cut(pairs, "wrong on family zeros")
 	if !found || strings.Count(small, "<details open>") != 2 || strings.Contains(small, "blocks long") || !strings.Contains(small, `<a href="#wrong-zeros">wrong on family zeros</a>`) ||
-		!strings.Contains(small, `id="wrong-zeros"`) || strings.Contains(small, `href="#not_judged"`) || !strings.Contains(small, "not judged: the machine failed") {
+		!strings.Contains(small, `id="wrong-zeros"`) || strings.Contains(small, `href="#not_judged"`) || !strings.Contains(small, "not evaluated: the machine failed") {
 		t.Error(small)
 	}
 	for _, column := range []string{"claimed</th>", "measured</th>", "who did the work</th>"} {

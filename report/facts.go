@@ -145,7 +145,7 @@ func weights(by string) string {
 	case kernelwright.WeightsByValue:
 		return "known by what they hold as they are constructed"
 	case kernelwright.WeightsBySeed:
-		return "some are made of others at construction: judged as constructed under secret seeds"
+		return "some are made of others at construction: evaluated as constructed under secret seeds"
 	}
 	return by
 }
@@ -291,7 +291,7 @@ func stopText(s kernelwright.StopReason) string {
 
 func levelText(l kernelwright.Level) string {
 	if l == kernelwright.Certify {
-		return "in a cold process with new seeds, for the certificate"
+		return "in a new process with new seeds, for the certificate"
 	}
 	return "at the quick level"
 }

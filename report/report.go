@@ -141,7 +141,7 @@ func Summarise(d Data) Summary {
 }
 
 // baselineOrder is how people read them; others follow by name.
-var baselineOrder = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
+var baselineOrder = kernelwright.Shared.AllBaselines()
 
 // BaselineNames returns the names in the order in which people read them.
 func BaselineNames[V any](m map[string]V) []string {
@@ -165,7 +165,7 @@ var flagTexts = map[kernelwright.TaskFlag]string{
 	kernelwright.FlagTrainModeOnly:      "the reference behaves differently in train mode; it was evaluated in eval mode, where it is deterministic",
 	kernelwright.FlagIllConditioned:     "the reference is ill-conditioned: the last bit of an input moves the output by over 1 %",
 	kernelwright.FlagNonFiniteReference: "the reference itself gives NaN or infinity on its own inputs",
-	kernelwright.FlagTooLarge:           "the reference is large for the device: judging it takes about more memory than there is, and it may end as too large",
+	kernelwright.FlagTooLarge:           "the reference is large for the device: evaluating it takes about more memory than there is, and it may end as too large",
 }
 
 // FlagText returns the sentence for a flag.

@@ -127,7 +127,7 @@ func TestAFinishedRun(t *testing.T) {
 
 func TestHowWeightsAreKnownIsShown(t *testing.T) {
 	d := finished()
-	for by, want := range map[string]string{"by name": "known by their names", "by value": "known by what they hold", "by seed": "judged as constructed under secret seeds"} {
+	for by, want := range map[string]string{"by name": "known by their names", "by value": "known by what they hold", "by seed": "evaluated as constructed under secret seeds"} {
 		d.Rounds[2].Certificate.Weights = by
 		html, markdown := pages(t, d)
 		if !strings.Contains(html, want) || !strings.Contains(markdown, want) {

@@ -98,7 +98,7 @@ func Quotients(v kernelwright.Verdict, names ...string) string {
 const interleaved = "interleaved"
 
 // shapesTried begins the line of evidence that names other shapes (verify.py).
-const shapesTried = "inputs of other shapes: "
+var shapesTried = kernelwright.Shared.OtherShapes
 
 // otherSizes says on which other shapes of the inputs a kernel was right, and on
 // which it failed; empty where none was tried.

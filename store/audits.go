@@ -33,8 +33,8 @@ func (s *Store) CreateAudit(ctx context.Context, a kernelwright.Audit) (kernelwr
 // KeepAudited records what was said of a pair, in the place of what was. Pass tells
 // the pairs that were seen since the audit was begun or gone on with.
 func (s *Store) KeepAudited(ctx context.Context, audit, pass int64, p kernelwright.AuditPair) error {
-	if p.JudgedMS == 0 {
-		p.JudgedMS = s.nowMS()
+	if p.EvaluatedMS == 0 {
+		p.EvaluatedMS = s.nowMS()
 	}
 	var claimed any
 	against := ""
@@ -61,7 +61,7 @@ func (s *Store) KeepAudited(ctx context.Context, audit, pass int64, p kernelwrig
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (audit, reference, candidate) DO UPDATE SET idx = excluded.idx, claimed = excluded.claimed, against = excluded.against, key = excluded.key,
 			reference_text = excluded.reference_text, candidate_text = excluded.candidate_text, verdict = excluded.verdict, judged = excluded.judged, pass = excluded.pass`,
-			audit, p.Reference, p.Candidate, p.Index, claimed, against, p.Key, texts[0], texts[1], verdict, p.JudgedMS, pass)
+			audit, p.Reference, p.Candidate, p.Index, claimed, against, p.Key, texts[0], texts[1], verdict, p.EvaluatedMS, pass)
 		return err
 	})
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Store) AuditPairs(ctx context.Context, audit int64, see func(kernelwrig
 	all, err := scanAll(rows, func(r *sql.Rows) (p row, err error) {
 		var claimed sql.NullFloat64
 		var against string
-		err = r.Scan(&p.Reference, &p.Candidate, &p.Index, &claimed, &against, &p.Key, &p.verdict, &p.JudgedMS)
+		err = r.Scan(&p.Reference, &p.Candidate, &p.Index, &claimed, &against, &p.Key, &p.verdict, &p.EvaluatedMS)
 		if claimed.Valid {
 			p.Claim = &kernelwright.Claim{Speedup: claimed.Float64, Against: against}
 		}

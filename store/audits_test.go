@@ -52,7 +52,7 @@ func TestAuditsAndTheirPairs(t *testing.T) {
 	if err != nil || !found || asJSON(t, v) != asJSON(t, right) || judged == 0 {
 		t.Errorf("%+v %d %v %v", v, judged, found, err)
 	}
-	// What was judged before a time does not count since then.
+	// What was evaluated before a time does not count since then.
 	if _, _, found, err = s.Audited(ctx, "a", judged+1); found || err != nil {
 		t.Error(found, err)
 	}

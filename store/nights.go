@@ -18,9 +18,6 @@ const (
 	NightDaemon   NightStop = "daemon"    // no daemon ran until its hours were over
 )
 
-// NightStops are all of them.
-var NightStops = []NightStop{NightDone, NightHours, NightGPUHours, NightFailed, NightDaemon}
-
 // Night is training that the daemon began by itself.
 type Night struct {
 	ID       int64     `json:"id"`

@@ -365,15 +365,6 @@ func (s *Store) Best(ctx context.Context, task, reference, deviceKey string) (ke
 const bestQuery = `WHERE r.task = ? AND r.device_key = ? AND r.standing > 0 AND (SELECT task_source FROM runs WHERE id = r.run) IS ?
 	ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`
 
-// ByExport returns the certified round whose exported file has this SHA-256
-// (hex): where a NAME.best.py came from. ErrNotFound where it is none of ours.
-func (s *Store) ByExport(ctx context.Context, sha256 string) (kernelwright.Round, error) {
-	if sha256 == "" {
-		return kernelwright.Round{}, ErrNotFound
-	}
-	return s.oneRound(ctx, "kernel "+sha256, `WHERE c.sha256 = ? ORDER BY r.run LIMIT 1`, sha256)
-}
-
 func (s *Store) oneRound(ctx context.Context, what, where string, args ...any) (kernelwright.Round, error) {
 	row, err := scanRound(s.read.QueryRowContext(ctx, roundQuery+where, args...).Scan)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -374,7 +374,7 @@ var dropped = []struct {
 	// A bench that lacks a run makes it again.
 	{`DELETE FROM benches WHERE detail NOT IN (SELECT id FROM texts)`, benches},
 	{`DELETE FROM bench_runs WHERE bench NOT IN (SELECT id FROM benches) OR run NOT IN (SELECT id FROM runs)`, benches},
-	// An audit that lacks a pair judges it again.
+	// An audit that lacks a pair evaluates it again.
 	{`DELETE FROM audits WHERE detail NOT IN (SELECT id FROM texts)`, audits},
 	{`DELETE FROM audit_pairs WHERE audit NOT IN (SELECT id FROM audits) OR verdict NOT IN (SELECT id FROM verdicts)
 		OR reference_text NOT IN (SELECT id FROM texts) OR candidate_text NOT IN (SELECT id FROM texts)`, audits},

@@ -264,7 +264,7 @@ func TestRoundsRoundTrip(t *testing.T) {
 				parent := rapid.IntRange(0, i-1).Draw(rt, "parent")
 				r.Parent = &parent
 			}
-			if rapid.Bool().Draw(rt, "judged") {
+			if rapid.Bool().Draw(rt, "evaluated") {
 				r.Feedback = &kw.Feedback{Kind: kw.Optimisation, Bottleneck: rapid.String().Draw(rt, "bottleneck"), Knobs: map[string]int{"tile": rapid.Int().Draw(rt, "tile")}}
 			}
 			for range rapid.IntRange(1, 2).Draw(rt, "times") { // again is fine
@@ -384,9 +384,6 @@ func TestBest(t *testing.T) {
 	ok(t, s.SetCertificate(ctx, b.ID, 0, kw.Verdict{Status: kw.Wrong}))
 	if r := must(s.Run(ctx, b.ID))(t); r.Best != nil {
 		t.Errorf("its certification failed: %+v", r.Best)
-	}
-	if r := must(s.ByExport(ctx, "abc"))(t); r.RunID != a.ID {
-		t.Errorf("by export: %+v", r)
 	}
 	if _, err := s.Best(ctx, "f", "", "another device"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("another device: %v", err)

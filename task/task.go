@@ -22,7 +22,7 @@ import (
 
 // MaxBytes is the most a reference may hold. KernelBench's largest is 11 kB; a
 // file of megabytes is data that was dropped into the wrong folder.
-const MaxBytes = 4 << 20
+var MaxBytes = kernelwright.Shared.MaxReferenceBytes
 
 // File is a reference as read: every byte of it, which is UTF-8.
 type File struct {
@@ -99,10 +99,10 @@ func read(files opener, path string) ([]byte, error) {
 	if err := regular(info); err != nil {
 		return nil, err
 	}
-	if info.Size() > MaxBytes {
+	if info.Size() > int64(MaxBytes) {
 		return nil, tooLarge()
 	}
-	content, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	content, err := io.ReadAll(io.LimitReader(f, int64(MaxBytes)+1))
 	if err != nil {
 		return nil, unreadable(files, path, err)
 	}
@@ -123,7 +123,7 @@ func regular(info fs.FileInfo) error {
 	}
 	switch {
 	case info.IsDir():
-		return invalid("it is a folder", "name a Python file: the daemon watches folders, and eval --batch judges one")
+		return invalid("it is a folder", "name a Python file: the daemon watches folders, and eval --batch evaluates one")
 	case !info.Mode().IsRegular():
 		return invalid("it is not a regular file", "put a Python file in its place")
 	}

@@ -54,8 +54,8 @@ func ReadCandidate(path string) (File, error) {
 }
 
 // What a file defines, for hints.
-const (
-	references = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
+var (
+	references = kernelwright.Shared.TaskForm
 	candidates = "a candidate defines class ModelNew(nn.Module)"
 )
 

@@ -1,7 +1,7 @@
 // Command schedules prints what each choice of the built-in Coder is worth: the
 // first schedule of each reference, and each that differs from it by one knob,
 // verified and timed as rounds are, at `quick`. That is what first schedules
-// are chosen by. It prints Markdown. What was judged before comes from the
+// are chosen by. It prints Markdown. What was evaluated before comes from the
 // data folder, so it may be stopped and goes on.
 package main
 

@@ -86,7 +86,7 @@ func record(t tester, w *world) string {
 // thrifty fails the test if anything was paid for, measured or built twice.
 func thrifty(t tester, w *world) {
 	t.Helper()
-	for _, counts := range []map[string]int{w.paid, w.judged} {
+	for _, counts := range []map[string]int{w.paid, w.evaluated} {
 		for what, n := range counts {
 			if n > 1 {
 				t.Fatalf("asked %d times: %.200s", n, what)
@@ -228,7 +228,7 @@ func (s suite) holds(t tester, w *world, settings forge.Settings, out forge.Outc
 			t.Fatalf("round %d: seen before %v, cached %v", i, seen[key], r.Verdict.Cached)
 		}
 		seen[key] = true
-		if w.judged["quick"+r.Candidate.Source] == 0 && r.Verdict.Status != kernelwright.Rejected {
+		if w.evaluated["quick"+r.Candidate.Source] == 0 && r.Verdict.Status != kernelwright.Rejected {
 			t.Fatalf("round %d is %s, and nobody looked", i, r.Verdict.Status)
 		}
 		if f := r.Feedback; f != nil {

@@ -35,16 +35,16 @@ type world struct {
 	batch   bool
 	fail    *llm.Error // what the model returns instead of answering
 
-	rounds  []kernelwright.Round
-	journal map[llm.Key][]llm.Record
-	paid    map[string]int // calls of the model, by key and digest
-	judged  map[string]int // evaluations, by level and source
+	rounds    []kernelwright.Round
+	journal   map[llm.Key][]llm.Record
+	paid      map[string]int // calls of the model, by key and digest
+	evaluated map[string]int // evaluations, by level and source
 }
 
 func newWorld(seed int64) *world {
 	return &world{
 		seed: seed, now: time.UnixMilli(1_000_000), budget: -1, batch: seed%2 == 0,
-		journal: map[llm.Key][]llm.Record{}, paid: map[string]int{}, judged: map[string]int{},
+		journal: map[llm.Key][]llm.Record{}, paid: map[string]int{}, evaluated: map[string]int{},
 	}
 }
 
@@ -102,7 +102,7 @@ func (w *world) Evaluate(ctx context.Context, _ kernelwright.Task, c kernelwrigh
 	if err := w.step(700 * time.Millisecond); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	w.judged[string(l)+c.Source]++
+	w.evaluated[string(l)+c.Source]++
 	return w.verdict(c, l), nil
 }
 

@@ -353,7 +353,7 @@ func schema(t *testing.T, s Subject) {
 		t.Skip("its server holds no reply to a schema")
 	}
 	s.say(Answer{Text: `{"kind":"stop","why":"at the floor"}`, Stop: llm.StopEnd})
-	r := Ask("judge it")
+	r := Ask("evaluate it")
 	r.MaxTokens = 300 // with all the space that JSON allows
 	r.Schema = &llm.Schema{Name: "feedback", Schema: json.RawMessage(`{"type":"object","properties":{
 		"kind":{"type":"string","enum":["stop"]},"why":{"type":"string","enum":["at the floor"]}},

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hardware judges by what a candidate says of itself. That runs on real hardware are
+// hardware evaluates by what a candidate says of itself. That runs on real hardware are
 // taken shows cli/testdata/python/models.txtar.
 type hardware struct{}
 
@@ -287,7 +287,7 @@ func TestWhyARunIsLeftOut(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.run(wish{name: "vllm:open", reference: "class Model: # of a bench", answers: says(answer("right")), with: bench(w)})
-	w.run(wish{name: "builtin:model", reference: "class Model: # judged", answers: says(answer("right")), judge: "x:closed"})
+	w.run(wish{name: "builtin:model", reference: "class Model: # evaluated", answers: says(answer("right")), judge: "x:closed"})
 	once := wish{name: "vllm:open", reference: "class Model: # twice", answers: says(answer("right"))}
 	w.run(once)
 	w.run(once)

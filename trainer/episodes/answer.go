@@ -27,14 +27,14 @@ type Answer struct {
 	// Invalid: the last completion held no candidate, or called no tool where it was to
 	// call one. Who filters turns goes by it.
 	Invalid bool `json:"invalid,omitempty"`
-	// Working: nothing waits for the trainer, the last completion is being judged.
+	// Working: nothing waits for the trainer, the last completion is being evaluated.
 	Working bool `json:"working,omitempty"`
 
 	Done    bool                  `json:"done"`
 	Reward  *int                  `json:"reward"` // null but for an episode that was done
 	Verdict *kernelwright.Verdict `json:"verdict,omitempty"`
 	// Missing are the baselines of milestones that a correct candidate was not held
-	// against: without compile no reward is above FasterThanEager.
+	// against: without compile no reward is above kernelwright.RewardFasterThanEager.
 	Missing []string `json:"missing_baselines,omitempty"`
 	Rounds  int      `json:"rounds,omitempty"`
 	Stop    string   `json:"stop,omitempty"`    // why it ended, as of any run

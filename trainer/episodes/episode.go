@@ -154,7 +154,7 @@ func (ep *episode) post(t Turn, now time.Time) (ready <-chan struct{}, fresh boo
 // stand says where the episode stands. mu is held.
 func (ep *episode) stand() string {
 	if ep.answer == nil {
-		return fmt.Sprintf("call %d is being judged: post it again to wait for its answer", ep.calls-1)
+		return fmt.Sprintf("call %d is being evaluated: post it again to wait for its answer", ep.calls-1)
 	}
 	return fmt.Sprintf("call %d waits", ep.calls)
 }

@@ -60,7 +60,7 @@ type Options struct {
 	Now      func() time.Time
 }
 
-// Episodes are those of one server. It owns a goroutine that judges, one that ends
+// Episodes are those of one server. It owns a goroutine that evaluates, one that ends
 // what expired, and two for each episode that is open.
 type Episodes struct {
 	o      Options
@@ -241,7 +241,7 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 	ep := &episode{
 		version: r.Policy, rule: r.Reward, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
 		taken: make(chan struct{}, 1), over: make(chan struct{}), ready: make(chan struct{}), touched: e.o.Now(),
-		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: NotCorrect,
+		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: kernelwright.RewardNotCorrect,
 	}
 	run, err := e.record(ctx, r, settings, ep, t, hardware.Device())
 	if err == nil {
@@ -321,7 +321,7 @@ func (e *Episodes) judgeOf(s forge.Settings) string {
 func (e *Episodes) strategy(r Request, settings forge.Settings, ep *episode, h Hardware) (forge.Strategy, error) {
 	free := llm.Prices{ep.model: {}}
 	p := e.o.parts(llm.WithJournal(r.policy(ep.broker, ep.model), e.o.Store, free, e.o.Now), settings, h.Device())
-	p.Evaluator, p.Recorder, p.Journal, p.Observe = judged{e.queue, h}, e.o.Store, e.o.Store, ep.observe
+	p.Evaluator, p.Recorder, p.Journal, p.Observe = episodeEvaluator{e.queue, h}, e.o.Store, e.o.Store, ep.observe
 	return forge.New(r.Strategy, p)
 }
 
@@ -382,7 +382,7 @@ func (e *Episodes) close(ep *episode, record store.Episode, answer Answer) {
 	case store.EpisodeDone:
 		e.stats.Done++
 		e.stats.Rewards[*record.Reward]++
-		if *record.Reward == FasterThanEager && slices.Contains(answer.Missing, compile) {
+		if *record.Reward == kernelwright.RewardFasterThanEager && slices.Contains(answer.Missing, compile) {
 			e.stats.Capped++
 		}
 	case store.EpisodeDropped:

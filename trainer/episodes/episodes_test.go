@@ -38,8 +38,8 @@ func TestOneCall(t *testing.T) {
 	if again := w.turn(a.ID, turn); *again.Reward != 2 || again.Verdict == nil {
 		t.Errorf("posted again: %+v", again)
 	}
-	if n := w.hardware.judged; len(n) != 1 {
-		t.Errorf("judged: %v", n)
+	if n := w.hardware.evaluated; len(n) != 1 {
+		t.Errorf("evaluated: %v", n)
 	}
 	if code, got := w.call("POST", fmt.Sprintf("/v1/episodes/%d/turns", a.ID), text("other")); code != http.StatusConflict {
 		t.Errorf("%d %v", code, got)
@@ -132,7 +132,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Hundreds at once: each gets its own reward, and the device judges no text twice.
+// Hundreds at once: each gets its own reward, and the device evaluates no text twice.
 func TestHundreds(t *testing.T) {
 	const episodes, rounds, texts = 250, 2, 30
 	w := newWorld(t, func(o *Options) { o.Settings.Patience = 0 })
@@ -197,7 +197,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// A turn that is posted again while its first is judged waits for the same answer.
+// A turn that is posted again while its first is evaluated waits for the same answer.
 func TestPostedTwice(t *testing.T) {
 	w := newWorld(t)
 	hold := make(chan struct{})
@@ -227,14 +227,14 @@ func TestPostedTwice(t *testing.T) {
 	}
 }
 
-// What nobody continues expires; what is being judged does not.
+// What nobody continues expires; what is being evaluated does not.
 func TestExpiry(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Expiry = time.Hour })
 	hold := make(chan struct{})
 	w.hardware.hold = hold
 	idle, busy := w.start(nil), w.start(nil)
-	var judged sync.WaitGroup
-	judged.Go(func() {
+	var evaluated sync.WaitGroup
+	evaluated.Go(func() {
 		if a := w.turn(busy.ID, text("plain")); *a.Reward != 1 {
 			t.Errorf("%+v", a)
 		}
@@ -255,7 +255,7 @@ func TestExpiry(t *testing.T) {
 		t.Errorf("%d %v", code, got)
 	}
 	close(hold)
-	judged.Wait()
+	evaluated.Wait()
 	// Later the last answer is forgotten, and the record says what there was.
 	w.clock.pass(linger)
 	w.episodes.Sweep()
@@ -365,8 +365,8 @@ func TestGivenUp(t *testing.T) {
 	}
 	close(hold)
 	posted.Wait()
-	if n := len(w.hardware.judged); n != 1 {
-		t.Errorf("%d judged", n)
+	if n := len(w.hardware.evaluated); n != 1 {
+		t.Errorf("%d evaluated", n)
 	}
 }
 

@@ -6,14 +6,6 @@ import "github.com/kernelwright/kernelwright"
 // end clears it (CUDA Agent, arXiv 2602.24286).
 const margin = 0.05
 
-// The milestones of CUDA Agent's reward.
-const (
-	NotCorrect        = -1
-	Correct           = 1
-	FasterThanEager   = 2
-	FasterThanCompile = 3 // than eager as well
-)
-
 // Reward is the milestone that a verdict reached. nil is a policy that left no
 // candidate.
 func Reward(v *kernelwright.Verdict) int {
@@ -46,13 +38,13 @@ const (
 func milestone(v *kernelwright.Verdict, faster func(baseline string) bool) int {
 	switch {
 	case v == nil || !v.Status.OK():
-		return NotCorrect
+		return kernelwright.RewardNotCorrect
 	case !faster(eager):
-		return Correct
+		return kernelwright.RewardCorrect
 	case !faster(compile):
-		return FasterThanEager
+		return kernelwright.RewardFasterThanEager
 	}
-	return FasterThanCompile
+	return kernelwright.RewardFasterThanCompile
 }
 
 // missing are the milestones' baselines that a correct candidate was not held against.

@@ -70,7 +70,7 @@ func TestTold(t *testing.T) {
 // as one that gained nothing.
 func TestNoisy(t *testing.T) {
 	w := newWorld(t)
-	for words, want := range map[string]int{"vague": 0, "disturbed": 0, "vague once": FasterThanEager, "wrong": NotCorrect} {
+	for words, want := range map[string]int{"vague": 0, "disturbed": 0, "vague once": kw.RewardFasterThanEager, "wrong": kw.RewardNotCorrect} {
 		a := w.start(map[string]any{"judge": "none"})
 		a = w.turn(a.ID, text(words))
 		if dropped := a.Status == store.EpisodeDropped; !a.Done || dropped != (want == 0) || dropped != (a.Dropped == tooNoisy) || dropped != (a.Reward == nil) || !dropped && *a.Reward != want {
@@ -82,8 +82,8 @@ func TestNoisy(t *testing.T) {
 		rule, first, second string
 		want                int
 	}{
-		{RewardLast, "vague", "plain", Correct}, {RewardLast, "fastest", "vague", 0},
-		{RewardBest, "fastest", "vague", FasterThanCompile}, {RewardBest, "vague", "plain", 0}, {RewardBest, "wrong", "wrong 2", NotCorrect},
+		{RewardLast, "vague", "plain", kw.RewardCorrect}, {RewardLast, "fastest", "vague", 0},
+		{RewardBest, "fastest", "vague", kw.RewardFasterThanCompile}, {RewardBest, "vague", "plain", 0}, {RewardBest, "wrong", "wrong 2", kw.RewardNotCorrect},
 	} {
 		a := w.start(map[string]any{"judge": "none", "rounds": 2, "reward": c.rule})
 		w.turn(a.ID, text(c.first+c.rule))
@@ -106,10 +106,10 @@ func TestNoisy(t *testing.T) {
 // Where compile is no baseline of a task the answer says so, and the stats count it.
 func TestWithoutCompile(t *testing.T) {
 	w := newWorld(t)
-	if a := w.turn(w.start(nil).ID, text("alone")); *a.Reward != FasterThanEager || !slices.Equal(a.Missing, []string{"compile"}) {
+	if a := w.turn(w.start(nil).ID, text("alone")); *a.Reward != kw.RewardFasterThanEager || !slices.Equal(a.Missing, []string{"compile"}) {
 		t.Errorf("%+v", a)
 	}
-	if a := w.turn(w.start(nil).ID, text("faster")); *a.Reward != FasterThanEager || a.Missing != nil {
+	if a := w.turn(w.start(nil).ID, text("faster")); *a.Reward != kw.RewardFasterThanEager || a.Missing != nil {
 		t.Errorf("%+v", a)
 	}
 	if s := w.episodes.Stats(); s.Capped != 1 || s.Done != 2 {

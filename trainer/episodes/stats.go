@@ -1,6 +1,10 @@
 package episodes
 
-import "time"
+import (
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+)
 
 // VerdictStats says where the verdicts of episodes came from.
 type VerdictStats struct {
@@ -40,7 +44,7 @@ type Stats struct {
 func (e *Episodes) Stats() Stats {
 	e.mu.Lock()
 	s := e.stats
-	s.Rewards = map[int]int64{NotCorrect: 0, Correct: 0, FasterThanEager: 0, FasterThanCompile: 0}
+	s.Rewards = map[int]int64{kernelwright.RewardNotCorrect: 0, kernelwright.RewardCorrect: 0, kernelwright.RewardFasterThanEager: 0, kernelwright.RewardFasterThanCompile: 0}
 	for reward, n := range e.stats.Rewards {
 		s.Rewards[reward] = n
 	}

@@ -82,7 +82,7 @@ func TestReact(t *testing.T) {
 				t.Errorf("contexts: %s", got)
 			}
 			// It was verified as plain, and faster when it was left.
-			if !a.Done || *a.Reward != FasterThanEager || a.Rounds != 2 || a.Stop != string(kw.StopDeclined) {
+			if !a.Done || *a.Reward != kw.RewardFasterThanEager || a.Rounds != 2 || a.Stop != string(kw.StopDeclined) {
 				t.Errorf("%+v", a)
 			}
 			samples := w.samples("?texts=1")

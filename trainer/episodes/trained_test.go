@@ -98,7 +98,7 @@ func evaluator(t *testing.T, python string) Hardware {
 }
 
 // Episodes of react by a policy's stand-in, which calls tools and writes kernels: they
-// are compiled and judged for real, the talk becomes so long that it is compacted, and a
+// are compiled and evaluated for real, the talk becomes so long that it is compacted, and a
 // policy is trained on what came of it by a step of PPO. What has to hold of the step,
 // rl/tests/react.py says.
 func TestAReactEpisodeIsTrainedOn(t *testing.T) {
@@ -160,9 +160,9 @@ func TestAReactEpisodeIsTrainedOn(t *testing.T) {
 	t.Logf("%s", out)
 	samples := w.samples("")
 	for i, e := range found.Episodes {
-		want, status := Correct, kw.Correct
+		want, status := kw.RewardCorrect, kw.Correct
 		if i == 1 {
-			want, status = NotCorrect, kw.Wrong
+			want, status = kw.RewardNotCorrect, kw.Wrong
 		}
 		id, err := strconv.ParseInt(e.ID, 10, 64)
 		if err != nil {

@@ -32,7 +32,7 @@ const (
 	maxTasks = 512
 )
 
-// work is one candidate that is to be judged, for all who ask for these very bytes.
+// work is one candidate that is to be evaluated, for all who ask for these very bytes.
 type work struct {
 	key       workKey
 	hardware  Hardware
@@ -52,7 +52,7 @@ type workKey struct {
 	candidate kernelwright.Candidate
 }
 
-// queue has one device judge what hundreds of episodes ask for: in batches of a
+// queue has one device evaluate what hundreds of episodes ask for: in batches of a
 // task, oldest first; what several ask for at once only once; and what is
 // remembered before its turn. What tells no reward is measured once more.
 type queue struct {
@@ -60,7 +60,7 @@ type queue struct {
 
 	mu      sync.Mutex
 	waiting []*work           // oldest first
-	flying  map[workKey]*work // waiting, or being judged
+	flying  map[workKey]*work // waiting, or being evaluated
 	more    chan struct{}     // holds one: something waits
 	tasks   map[string]kernelwright.Task
 	reading map[string]chan struct{} // closed when a reference was read
@@ -88,7 +88,7 @@ func (q *queue) take(ctx context.Context) error {
 
 func (q *queue) give() { q.device <- struct{}{} }
 
-// run judges what is asked for until ctx is done.
+// run evaluates what is asked for until ctx is done.
 func (q *queue) run(ctx context.Context) {
 	for {
 		select {
@@ -100,7 +100,7 @@ func (q *queue) run(ctx context.Context) {
 		for q.take(ctx) == nil {
 			batch := q.next()
 			if len(batch) > 0 {
-				q.judge(ctx, batch)
+				q.measure(ctx, batch)
 			}
 			q.give()
 			if len(batch) == 0 {
@@ -133,9 +133,9 @@ func (q *queue) next() (batch []*work) {
 	return batch
 }
 
-// judge has a batch judged. An error says nothing of a candidate but that its
+// measure has a batch evaluated. An error says nothing of a candidate but that its
 // verdict is not to be had: what comes after it in the batch waits again.
-func (q *queue) judge(ctx context.Context, batch []*work) {
+func (q *queue) measure(ctx context.Context, batch []*work) {
 	candidates := make([]kernelwright.Candidate, len(batch))
 	for i, w := range batch {
 		candidates[i] = w.candidate
@@ -317,22 +317,22 @@ func (q *queue) counted() VerdictStats {
 	return s
 }
 
-// judged is the evaluator of one episode.
-type judged struct {
+// episodeEvaluator is that of one episode.
+type episodeEvaluator struct {
 	queue    *queue
 	hardware Hardware
 }
 
 // Evaluate implements forge.Evaluator, at Quick.
-func (j judged) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
+func (e episodeEvaluator) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
 	if l != kernelwright.Quick {
 		return kernelwright.Verdict{}, fmt.Errorf("an episode asks for no verdict at level %q", l)
 	}
-	return j.queue.evaluate(ctx, j.hardware, t, c)
+	return e.queue.evaluate(ctx, e.hardware, t, c)
 }
 
 // EvaluateBatch implements forge.Batcher.
-func (j judged) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+func (e episodeEvaluator) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	verdicts, errs := make([]kernelwright.Verdict, len(cs)), make([]error, len(cs))
 	var asked sync.WaitGroup
@@ -343,7 +343,7 @@ func (j judged) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []ker
 		there[i] = make(chan struct{})
 		asked.Go(func() {
 			defer close(there[i])
-			verdicts[i], errs[i] = j.Evaluate(ctx, t, c, l)
+			verdicts[i], errs[i] = e.Evaluate(ctx, t, c, l)
 		})
 	}
 	for i := range cs {
@@ -359,10 +359,10 @@ func (j judged) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []ker
 }
 
 // BuildOnly implements forge.Builder.
-func (j judged) BuildOnly(ctx context.Context, c kernelwright.Candidate) (kernelwright.BuildReport, string, error) {
-	if err := j.queue.take(ctx); err != nil {
+func (e episodeEvaluator) BuildOnly(ctx context.Context, c kernelwright.Candidate) (kernelwright.BuildReport, string, error) {
+	if err := e.queue.take(ctx); err != nil {
 		return kernelwright.BuildReport{}, "", err
 	}
-	defer j.queue.give()
-	return j.hardware.BuildOnly(ctx, c)
+	defer e.queue.give()
+	return e.hardware.BuildOnly(ctx, c)
 }

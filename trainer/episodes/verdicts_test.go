@@ -16,7 +16,7 @@ import (
 func newTestQueue(t *testing.T) (*queue, *hardware, chan struct{}) {
 	t.Helper()
 	q, hold := newQueue(), make(chan struct{})
-	h := &hardware{judged: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000), hold: hold}
+	h := &hardware{evaluated: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000), hold: hold}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); q.run(ctx) }()
@@ -68,7 +68,7 @@ func TestBatches(t *testing.T) {
 	if !slices.EqualFunc(h.batches, want, slices.Equal) {
 		t.Errorf("batches: %q", h.batches)
 	}
-	// What was judged is remembered, without a turn.
+	// What was evaluated is remembered, without a turn.
 	ask(t, q, h, "b", "b1", &all, kw.Correct)
 	all.Wait()
 	s := q.counted()
@@ -92,8 +92,8 @@ func TestVagueIsMeasuredAgain(t *testing.T) {
 	ask(t, q, h, "a", "vague once", &all, kw.Correct) // by now it is known
 	all.Wait()
 	for source, want := range map[string]int{"vague once": 2, "vague": 2, "plain": 1} {
-		if h.judged[source] != want {
-			t.Errorf("%s: judged %d times, want %d", source, h.judged[source], want)
+		if h.evaluated[source] != want {
+			t.Errorf("%s: evaluated %d times, want %d", source, h.evaluated[source], want)
 		}
 	}
 	if s := q.counted(); s.Again != 2 || s.Measured != 3 || s.Joined != 2 || s.Cached != 1 || s.Asked != 6 || s.Waiting != 0 || len(q.flying) != 0 {

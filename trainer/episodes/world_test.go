@@ -28,16 +28,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hardware judges by what a text says, one at a time, and remembers.
+// hardware evaluates by what a text says, one at a time, and remembers.
 type hardware struct {
-	mu      sync.Mutex
-	judged  map[string]int // by source
-	batches [][]string
-	known   map[string]kw.Verdict
-	hold    chan struct{} // nil: nobody is held up
-	held    chan struct{} // one for each that is
-	busy    bool
-	read    int
+	mu        sync.Mutex
+	evaluated map[string]int // by source
+	batches   [][]string
+	known     map[string]kw.Verdict
+	hold      chan struct{} // nil: nobody is held up
+	held      chan struct{} // one for each that is
+	busy      bool
+	read      int
 }
 
 func (*hardware) Device() kw.Device {
@@ -128,8 +128,8 @@ func (h *hardware) EvaluateBatch(ctx context.Context, t kw.Task, cs []kw.Candida
 		v := verdict(c.Source)
 		v.Task, v.Level = t.Fingerprint, l
 		h.mu.Lock()
-		h.judged[c.Source]++
-		if strings.Contains(c.Source, "vague once") && h.judged[c.Source] > 1 {
+		h.evaluated[c.Source]++
+		if strings.Contains(c.Source, "vague once") && h.evaluated[c.Source] > 1 {
 			v.Speedups["eager"] = kw.Speedup{Value: 1.5, Low: 1.4, High: 1.6}
 		}
 		if told(&v) { // as hwfeedback does
@@ -194,7 +194,7 @@ func newWorld(t testing.TB, with ...func(*Options)) *world {
 func newWorldIn(t testing.TB, path string, with ...func(*Options)) *world {
 	t.Helper()
 	w := &world{t: t, clock: &clock{now: time.UnixMilli(1_700_000_000_000)}, strict: map[Conditions]bool{}}
-	w.hardware = &hardware{judged: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000)}
+	w.hardware = &hardware{evaluated: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000)}
 	templates, err := prompts.LoadTemplates("")
 	if err != nil {
 		t.Fatal(err)

@@ -5,16 +5,9 @@ import (
 	"math"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/score"
 	"github.com/kernelwright/kernelwright/store"
-)
-
-// The rewards that an outcome may have (training.md).
-const (
-	notCorrect        = -1
-	isCorrect         = 1
-	fasterThanEager   = 2
-	fasterThanCompile = 3
 )
 
 // Settings say how a policy is held against another one.
@@ -109,7 +102,7 @@ func (o Outcome) Check() error {
 		}
 	}
 	switch {
-	case o.Reward != notCorrect && (o.Reward < isCorrect || o.Reward > fasterThanCompile):
+	case o.Reward != kernelwright.RewardNotCorrect && (o.Reward < kernelwright.RewardCorrect || o.Reward > kernelwright.RewardFasterThanCompile):
 		return fmt.Errorf("an outcome has the reward %d", o.Reward)
 	case o.Correct != (o.Reward > 0):
 		return fmt.Errorf("an outcome has the reward %d, and correct is %t", o.Reward, o.Correct)
@@ -232,7 +225,7 @@ func (s Settings) sampled(pairs []Pair) sample {
 	return out
 }
 
-func isFaster(o Outcome) float64  { return share(o.Reward >= fasterThanCompile) }
+func isFaster(o Outcome) float64  { return share(o.Reward >= kernelwright.RewardFasterThanCompile) }
 func correctly(o Outcome) float64 { return share(o.Correct) }
 
 func share(is bool) float64 {
@@ -370,7 +363,7 @@ func figures(all []Outcome) *Figures {
 		N:             len(all),
 		Built:         mean(all, func(o Outcome) float64 { return share(o.Built) }),
 		Correct:       mean(all, correctly),
-		FasterEager:   mean(all, func(o Outcome) float64 { return share(o.Reward >= fasterThanEager) }),
+		FasterEager:   mean(all, func(o Outcome) float64 { return share(o.Reward >= kernelwright.RewardFasterThanEager) }),
 		FasterCompile: mean(all, isFaster),
 		Reward:        mean(all, func(o Outcome) float64 { return float64(o.Reward) }),
 		Geomean:       math.Exp(mean(all, Outcome.log)),

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -172,11 +173,11 @@ func answers(rewards ...int) []Outcome {
 	for i, r := range rewards {
 		o := Outcome{Sample: i, Reward: r, Built: r > 0, Correct: r > 0}
 		switch r {
-		case fasterThanCompile:
+		case kernelwright.RewardFasterThanCompile:
 			o.Speedup, o.Eager, o.Compile = 1.5, 1.5, 1.5
-		case fasterThanEager:
+		case kernelwright.RewardFasterThanEager:
 			o.Speedup, o.Eager, o.Compile = 1, 1.2, 1
-		case isCorrect:
+		case kernelwright.RewardCorrect:
 			o.Speedup, o.Eager, o.Compile = 0.9, 0.9, 0.9
 		}
 		out = append(out, o)
@@ -240,7 +241,7 @@ func slow(all []Outcome) []Outcome {
 	out := slices.Clone(all)
 	for i := range out {
 		out[i].Compile = 1.06
-		if out[i].Reward < fasterThanCompile {
+		if out[i].Reward < kernelwright.RewardFasterThanCompile {
 			out[i].Compile = 0.2
 		}
 	}

@@ -21,11 +21,11 @@ import (
 type Player interface {
 	// Name is as a Coder is named: "policy:v3", "builtin".
 	Name() string
-	// Prepare has the player write its answers to tasks, all that are judged next: a batch
+	// Prepare has the player write its answers to tasks, all that are evaluated next: a batch
 	// takes as long as one, and nothing is measured meanwhile. It is told of a task again where
 	// a gate goes on. An error ends the gate, which goes on later.
 	Prepare(ctx context.Context, all []tasks.Task) error
-	// Play has the player's answer to a task judged, one for each number of a sample,
+	// Play has the player's answer to a task evaluated, one for each number of a sample,
 	// and returns what the hardware said. It is called by one at a time, in the order in
 	// which the answers are to be measured. An error is of the infrastructure: there is no
 	// outcome then.
@@ -299,7 +299,7 @@ func (r *round) look(ctx context.Context, look int) error {
 	return r.play(ctx, look)
 }
 
-// prepare has the players write what is not judged yet.
+// prepare has the players write what is not evaluated yet.
 func (r *round) prepare(ctx context.Context) error {
 	coming := map[string][]tasks.Task{}
 	last := map[string]int{} // the place that a player was told of, and one
@@ -382,7 +382,7 @@ func (r *round) fill(ctx context.Context, due int) error {
 	return nil
 }
 
-// play has every answer of the tasks that is not recorded be judged. A task that
+// play has every answer of the tasks that is not recorded be evaluated. A task that
 // cannot be played to its end is void for both; where that befalls too many, it is
 // the machine, and nothing is made void.
 func (r *round) play(ctx context.Context, look int) error {
@@ -425,7 +425,7 @@ func (r *round) play(ctx context.Context, look int) error {
 	return nil
 }
 
-// todo is the answers that are not recorded, in the order in which they are judged.
+// todo is the answers that are not recorded, in the order in which they are evaluated.
 func (r *round) todo() []answer {
 	var out []answer
 	for _, t := range r.tasks {
@@ -457,7 +457,7 @@ func (r *round) turns(place int) []answer {
 	return append(out, answer{place, store.GateCoder, 0})
 }
 
-// noOutcomeError is an answer that could not be judged, often as it was tried.
+// noOutcomeError is an answer that could not be evaluated, often as it was tried.
 type noOutcomeError struct {
 	player string
 	err    error
@@ -469,7 +469,7 @@ func (e *noOutcomeError) Error() string {
 
 func (e *noOutcomeError) Unwrap() error { return e.err }
 
-// answer has one answer be judged, and records its outcome.
+// answer has one answer be evaluated, and records its outcome.
 func (r *round) answer(ctx context.Context, a answer) error {
 	t, player := r.known[r.at(a.place).Fingerprint], r.players[a.player]
 	var err error

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// turn is an answer that was judged.
+// turn is an answer that was evaluated.
 type turn struct{ task, player string }
 
 // player answers by a truth: the same task and sample have the same outcome.
@@ -210,7 +210,7 @@ func TestPoliciesTakeTurns(t *testing.T) {
 		var order string
 		for _, turn := range seen[i : i+8] {
 			if turn.task != seen[i].task {
-				t.Fatalf("%s is judged within %s", turn.task, seen[i].task)
+				t.Fatalf("%s is evaluated within %s", turn.task, seen[i].task)
 			}
 			order += map[bool]string{true: "A", false: "B"}[turn.player == seen[i].player]
 		}

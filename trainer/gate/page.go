@@ -173,7 +173,7 @@ func about(line func(string, ...any), r Report) {
 	line("")
 	line("- At most %d tasks of each held-out set, %d answers of each policy to a task, the same budget. No task has served another gate.", s.Tasks, s.Samples)
 	if r.Seed != nil {
-		line("- The answers to a task were judged in turn, A B B A; who is A was drawn (seed %d). A machine that becomes slower favours neither.", *r.Seed)
+		line("- The answers to a task were evaluated in turn, A B B A; who is A was drawn (seed %d). A machine that becomes slower favours neither.", *r.Seed)
 	}
 	line("- Decided on %d times at most, after equal numbers of tasks; the decision fell at look %d. In all, an equal policy is promoted with a chance of at most %s.", s.Looks, r.Decision.Look, percent(s.Alpha))
 	line("- Promoted: the rate of faster-than-compile and the geometric mean are shown to be higher, and the rate of correct answers is within %s and not shown to be lower.", pointsOf(s.Margin))

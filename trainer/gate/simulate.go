@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // Truth is a model of two policies, from which nights are drawn. Where a policy is
@@ -171,13 +173,13 @@ func (w world) together(r *rand.Rand) [2]float64 {
 func (w world) answer(r *rand.Rand, into []Outcome, faster, correct, median float64) {
 	const slow, slowSpread = -0.1, 0.3
 	for i := range into {
-		o := Outcome{Sample: i, Reward: notCorrect}
+		o := Outcome{Sample: i, Reward: kernelwright.RewardNotCorrect}
 		switch {
 		case r.Float64() < faster:
-			o.Built, o.Correct, o.Reward = true, true, fasterThanCompile
+			o.Built, o.Correct, o.Reward = true, true, kernelwright.RewardFasterThanCompile
 			o.Compile = math.Exp(truncated(r, median, w.Spread, line, math.Inf(1)))
 		case r.Float64() < correct:
-			o.Built, o.Correct, o.Reward = true, true, isCorrect
+			o.Built, o.Correct, o.Reward = true, true, kernelwright.RewardCorrect
 			o.Compile = math.Exp(truncated(r, slow, slowSpread, math.Inf(-1), line))
 		}
 		into[i] = o

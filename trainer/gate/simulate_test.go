@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/internal/soak"
 )
 
@@ -106,7 +107,7 @@ func TestNightsAreOfTheirTruth(t *testing.T) {
 		}
 	}
 	for _, o := range both[0] {
-		if err := o.Check(); err != nil || o.Correct && (o.Reward == fasterThanCompile) != (o.Compile >= 1.05) {
+		if err := o.Check(); err != nil || o.Correct && (o.Reward == kernelwright.RewardFasterThanCompile) != (o.Compile >= 1.05) {
 			t.Fatalf("%v: %+v", err, o)
 		}
 	}

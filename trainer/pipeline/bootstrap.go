@@ -7,20 +7,18 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 	"github.com/kernelwright/kernelwright/trainer/teach"
 )
-
-// PolicyPrefix begins the name of a base that has been trained before.
-const PolicyPrefix = "policy:"
 
 // bootstrap has a model learn what the built-in Coder writes, with schedules drawn at
 // random: from nothing, or from a model that is given. A policy that has been trained
 // before is taken as it is.
 func bootstrap(ctx context.Context, w *work) (out Outputs, skipped string, err error) {
 	name := w.l.settings.Base
-	if strings.HasPrefix(name, PolicyPrefix) {
+	if strings.HasPrefix(name, kernelwright.PolicyPrefix) {
 		p, err := w.l.policies.Find(ctx, name)
 		if err == nil {
 			err = w.l.policies.Check(ctx, p)

@@ -33,7 +33,7 @@ func (b builtin) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 	}
 	c, err := coder.Builtin{}.Propose(ctx, kernelwright.CoderInput{Task: task, Device: h.Device()})
 	if _, declined := errors.AsType[*kernelwright.DeclinedError](err); declined {
-		return outcome(t, sample, nil, episodes.NotCorrect), nil
+		return outcome(t, sample, nil, kernelwright.RewardNotCorrect), nil
 	}
 	if err != nil {
 		return gate.Outcome{}, err

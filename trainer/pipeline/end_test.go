@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/policies"
@@ -165,7 +166,7 @@ func TestAGateKeepsItsOpponent(t *testing.T) {
 		t.Fatal(err)
 	}
 	sides(1)
-	if _, err := s.BeginGate(ctx, store.Gate{Name: w.gate(), Candidate: PolicyPrefix + "v2", Opponent: PolicyPrefix + "v1", Settings: []byte("{}")}); err != nil {
+	if _, err := s.BeginGate(ctx, store.Gate{Name: w.gate(), Candidate: kernelwright.PolicyPrefix + "v2", Opponent: kernelwright.PolicyPrefix + "v1", Settings: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.policies.Promote(ctx, all[2], 0, "by hand, while the gate is open"); err != nil {
@@ -342,7 +343,7 @@ func TestAnswersAreKept(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 	if _, err := us.Play(t.Context(), held[0], 2); err == nil {
-		t.Error("an answer that was not written is judged")
+		t.Error("an answer that was not written is evaluated")
 	}
 	part(2, written{Task: "b"}, written{Task: "b", Sample: 1})
 	if err := us.Prepare(t.Context(), held); err != nil || us.part() != "v1-3" || len(us.answers["b"]) != 2 || len(us.answers["a"]) != 2 {

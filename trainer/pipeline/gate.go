@@ -143,7 +143,7 @@ func (w *work) decide(ctx context.Context, out *Outputs, held []tasks.Task, cand
 		return err
 	}
 	out.Gate, out.Decision, out.Reason = row.ID, decision.Decision, decision.Reason
-	if out.HeldOut, err = w.judged(ctx, row.ID); err != nil {
+	if out.HeldOut, err = w.heldOut(ctx, row.ID); err != nil {
 		return err
 	}
 	return w.own(ctx, out, us, held)
@@ -176,7 +176,7 @@ func (w *work) prompts(ctx context.Context, path string, all []tasks.Task) error
 // conditions are those of the answers at a gate.
 var conditions = episodes.Conditions{StrictInputs: true}
 
-// hardware returns what the policies' answers are judged by, with what its episodes are made of.
+// hardware returns what the policies' answers are evaluated by, with what its episodes are made of.
 func (w *work) hardware(ctx context.Context) (episodes.Options, episodes.Hardware, error) {
 	o, err := w.l.parts.Episodes(ctx)
 	if err != nil {
@@ -213,7 +213,7 @@ type player struct {
 }
 
 // Name implements gate.Player.
-func (p *player) Name() string { return PolicyPrefix + p.policy.Name() }
+func (p *player) Name() string { return kernelwright.PolicyPrefix + p.policy.Name() }
 
 // Play implements gate.Player.
 func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outcome, error) {
@@ -222,14 +222,14 @@ func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 		return gate.Outcome{}, fmt.Errorf("%s has %d answers to task %.12s", p.Name(), len(all), t.Fingerprint)
 	}
 	if len(all[sample].TokenIDs) == 0 { // its prompt left no room
-		return outcome(t, sample, nil, episodes.NotCorrect), nil
+		return outcome(t, sample, nil, kernelwright.RewardNotCorrect), nil
 	}
-	v, reward, err := p.judge(ctx, t, all[sample])
+	v, reward, err := p.evaluate(ctx, t, all[sample])
 	return outcome(t, sample, v, reward), err
 }
 
-// judge has an answer be judged as an episode.
-func (p *player) judge(ctx context.Context, t tasks.Task, a written) (*kernelwright.Verdict, int, error) {
+// evaluate has an answer evaluated as an episode.
+func (p *player) evaluate(ctx context.Context, t tasks.Task, a written) (*kernelwright.Verdict, int, error) {
 	env, err := p.w.l.environment(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -254,7 +254,7 @@ func (p *player) judge(ctx context.Context, t tasks.Task, a written) (*kernelwri
 }
 
 // outcome is what an answer to a task came to, as a gate has it. Where it left nothing that
-// was judged, v is nil.
+// was evaluated, v is nil.
 func outcome(t tasks.Task, sample int, v *kernelwright.Verdict, reward int) gate.Outcome {
 	o := gate.Outcome{Task: t.Fingerprint, Split: t.Split, Sample: sample, Built: built(v), Reward: reward, Correct: reward > 0}
 	if v != nil && o.Correct {
@@ -331,8 +331,8 @@ func (p *player) read() error {
 	}
 }
 
-// judged are the rates of the candidate's answers that a gate rests on.
-func (w *work) judged(ctx context.Context, id int64) (*HeldOut, error) {
+// heldOut are the rates of the candidate's answers that a gate rests on.
+func (w *work) heldOut(ctx context.Context, id int64) (*HeldOut, error) {
 	all, err := w.l.parts.Store.GateTasks(ctx, id)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -34,7 +35,7 @@ const (
 // be trained is found in a minute, and how long the work takes here is said.
 func (w *work) look(ctx context.Context) error {
 	name := w.l.settings.Base
-	if name == "" || strings.HasPrefix(name, PolicyPrefix) {
+	if name == "" || strings.HasPrefix(name, kernelwright.PolicyPrefix) {
 		return nil
 	}
 	base, err := w.base(ctx, name)

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
 	"github.com/kernelwright/kernelwright/trainer/policies"
@@ -48,9 +49,9 @@ type Parts struct {
 	Smoke func(ctx context.Context, p policies.Policy) error
 	// Leases is the folder of the devices' leases, which programs hold while they compute;
 	// empty: they take none. Trains are the numbers of the GPUs that they are to use: where
-	// there are several, those on which nothing is measured; Judges those that are measured on.
-	Leases         string
-	Trains, Judges []int
+	// there are several, those on which nothing is measured; Measures those that are measured on.
+	Leases           string
+	Trains, Measures []int
 	// Unprotected: no file is protected, which every page of a gate says.
 	Unprotected bool
 	Tell        func(Event)
@@ -62,7 +63,7 @@ func (p Parts) gpus(processes int) []int {
 	if len(p.Trains) >= max(1, processes) {
 		return p.Trains
 	}
-	return append(append([]int{}, p.Judges...), p.Trains...)
+	return append(append([]int{}, p.Measures...), p.Trains...)
 }
 
 // Tasks are a maker of tasks, what a set is to be, and what closes the hardware.
@@ -338,7 +339,7 @@ type work struct {
 // recipe is the pipeline's. A base that is a policy has been taught.
 func (w *work) recipe() Recipe {
 	r := w.l.settings.Recipe
-	if strings.HasPrefix(w.l.settings.Base, PolicyPrefix) {
+	if strings.HasPrefix(w.l.settings.Base, kernelwright.PolicyPrefix) {
 		r.Tasks = maps.Clone(r.Tasks)
 		delete(r.Tasks, store.TaughtSplit)
 	}

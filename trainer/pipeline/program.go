@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/rl"
@@ -33,10 +34,12 @@ const (
 
 // Files of a program's folder.
 const (
-	configFile  = "config.json"
-	MetricsFile = "metrics.jsonl"
-	logFile     = "log.txt"
+	configFile = "config.json"
+	logFile    = "log.txt"
 )
+
+// MetricsFile is the name of the file with a line a step.
+var MetricsFile = kernelwright.Training.MetricsFile
 
 // StageError is what ended a stage: the program's own sentence and hint.
 type StageError struct {
@@ -48,9 +51,14 @@ type StageError struct {
 
 func (e *StageError) Error() string { return e.Reason }
 
-// statuses are those of the programs' exit codes: trainer/rl/__init__.py.
-var statuses = map[int]store.StageStatus{
-	2: store.StageBadInput, 3: store.StageCollapsed, 4: store.StageUnreachable, 5: store.StageMemory, 6: store.StageDisk, 7: store.StageStopped,
+// statusOf returns what a stage has come to whose program ended with an exit code.
+func statusOf(exit int) store.StageStatus {
+	for status, code := range kernelwright.Training.ExitCodes {
+		if code == exit {
+			return store.StageStatus(status)
+		}
+	}
+	return store.StageFailed
 }
 
 // abandoned is the kind of an error that another process of the stage has ended.
@@ -196,11 +204,7 @@ func each(from io.Reader, hear func([]byte)) {
 // failed says what ended the program.
 func (p *program) failed(ctx context.Context, x exit, told line) error {
 	if told.Event != "" {
-		status, known := statuses[told.Exit]
-		if !known {
-			status = store.StageFailed
-		}
-		return &StageError{Status: status, Exit: told.Exit, Reason: told.Reason, Hint: told.Hint}
+		return &StageError{Status: statusOf(told.Exit), Exit: told.Exit, Reason: told.Reason, Hint: told.Hint}
 	}
 	if ctx.Err() != nil { // it was killed after its time to stop
 		return &StageError{Status: store.StageStopped, Reason: "stopped in the middle of a step", Hint: "start it again: it goes on from its last checkpoint"}

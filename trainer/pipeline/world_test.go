@@ -221,7 +221,7 @@ func (w *world) next(ctx context.Context) (*Pipeline, error) {
 	} else {
 		base := "policy:v1"
 		if now, none := policies.Open(w.store, w.folder).Find(ctx, policies.Current); none == nil {
-			base = PolicyPrefix + now.Name()
+			base = kernelwright.PolicyPrefix + now.Name()
 		}
 		p, err = Begin(ctx, w.parts, Settings{Small: true, Base: base, Seed: n + 1, Recipe: lesson()})
 	}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from rl.constants import SHARED
+
 LEAST_ROOM = 64 << 10  # bytes: a disk with less is full
 
 
@@ -28,37 +30,37 @@ class StageError(Exception):
 class BadInput(StageError):
     """Settings, a model folder or trajectories cannot be used as they are."""
 
-    exit_code = 2
+    exit_code = SHARED.exit_codes["bad_input"]
 
 
 class Stopped(StageError):
     """A guard stopped the stage; the last good checkpoint is kept."""
 
-    exit_code = 3
+    exit_code = SHARED.exit_codes["collapsed"]
 
 
 class Unreachable(StageError):
     """The environment or the sampler died or cannot be reached; the stage can go on later."""
 
-    exit_code = 4
+    exit_code = SHARED.exit_codes["unreachable"]
 
 
 class OutOfMemory(StageError):
     """There was too little memory after the micro-batch had been halved once."""
 
-    exit_code = 5
+    exit_code = SHARED.exit_codes["out_of_memory"]
 
 
 class DiskFull(StageError):
     """A checkpoint or a file could not be written; earlier ones are whole."""
 
-    exit_code = 6
+    exit_code = SHARED.exit_codes["disk_full"]
 
 
 class Interrupted(StageError):
     """Asked to stop: the step was finished and saved."""
 
-    exit_code = 7
+    exit_code = SHARED.exit_codes["stopped"]
 
 
 class Abandoned(StageError):

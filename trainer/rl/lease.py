@@ -16,12 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-FIRST_POLL_S, LAST_POLL_S = 0.005, 0.25
+from rl.constants import SHARED
+
 LOOK_S = 0.1  # between two looks whether somebody waits
 SLICE_S = 60.0  # the longest hold
-YIELD_S = 10.0  # how long those who wait are let go first
-GONE_S = 2.0  # who has not looked for so long waits no more
-LINE = 127  # bytes that say who holds the device
 
 
 class Lease:
@@ -76,9 +74,9 @@ class Lease:
         if not self.wanted() and now - self._since < SLICE_S:
             return
         self.let_go()
-        end = time.monotonic() + YIELD_S
+        end = time.monotonic() + SHARED.yield_s
         while self.wanted() and time.monotonic() < end:
-            time.sleep(FIRST_POLL_S)
+            time.sleep(SHARED.first_poll_s)
         self.hold()
 
     @contextlib.contextmanager
@@ -100,13 +98,13 @@ class Lease:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return time.time() - os.fstat(file).st_mtime < GONE_S
+            return time.time() - os.fstat(file).st_mtime < SHARED.waiter_gone_s
         finally:
             os.close(file)
         return False
 
     def _wait(self, file: int) -> None:
-        pause, waits = FIRST_POLL_S, None
+        pause, waits = SHARED.first_poll_s, None
         try:
             while True:
                 try:
@@ -119,7 +117,7 @@ class Lease:
                     fcntl.flock(waits, fcntl.LOCK_SH)
                 os.pwrite(waits, b"\n", 0)
                 time.sleep(pause)
-                pause = min(pause * 1.5, LAST_POLL_S)
+                pause = min(pause * 1.5, SHARED.last_poll_s)
         finally:
             if waits is not None:
                 os.close(waits)
@@ -136,10 +134,10 @@ def _open(path: Path) -> int:
 def _say(file: int, released: bool) -> None:
     """Writes who holds the device, for people: the lock decides."""
     try:
-        before = json.loads(os.pread(file, LINE + 1, 0))
+        before = json.loads(os.pread(file, SHARED.holder_bytes + 1, 0))
         fence = int(before["fence"])
     except (ValueError, KeyError, TypeError):
         fence = 0  # it is being written, or never was
     who = {"pid": os.getpid(), "fence": fence, "since": int(time.time() * 1000)}
-    line = json.dumps({**who, "released": released}).ljust(LINE) + "\n"
+    line = json.dumps({**who, "released": released}).ljust(SHARED.holder_bytes) + "\n"
     os.pwrite(file, line.encode(), 0)

@@ -20,7 +20,7 @@ import (
 
 // The Python package, without its tests.
 //
-//go:embed *.py requirements.txt
+//go:embed *.py constants.toml requirements.txt
 var files embed.FS
 
 // pins is the name of the file with what is installed.

@@ -32,13 +32,14 @@ import torch
 
 from rl import policy
 from rl.chat import Chat
+from rl.constants import SHARED
 from rl.draw import Refused, Work
 from rl.errors import BadInput, OutOfMemory, StageError, disk_error, out_of_memory
 from rl.generation import generator
 from rl.lease import Lease
 from rl.settings import Lora, decode, require
 
-TOKEN = "KERNELWRIGHT_POLICY_TOKEN"
+TOKEN = SHARED.policy_token_env
 MOST_BYTES = 16 << 20  # of a request
 ROLES = ("system", "user", "assistant", "tool")
 LOCAL = ("127.0.0.1", "localhost", "[::1]")

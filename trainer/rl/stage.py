@@ -21,6 +21,7 @@ import numpy
 import torch
 import transformers
 
+from rl.constants import SHARED
 from rl.errors import (
     Abandoned,
     BadInput,
@@ -36,7 +37,7 @@ from rl.settings import Machine, read
 from rl.workers import end_with_agent
 from rl.world import World
 
-METRICS = "metrics.jsonl"
+METRICS = SHARED.metrics_file
 
 
 class Stage:

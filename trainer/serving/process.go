@@ -17,11 +17,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/trainer/rl"
 )
 
 // TokenEnv is the environment variable that a server has its token from.
-const TokenEnv = "KERNELWRIGHT_POLICY_TOKEN"
+var TokenEnv = kernelwright.Training.PolicyTokenEnv
 
 // settings are rl.serve's.
 type settings struct {

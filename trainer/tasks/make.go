@@ -15,7 +15,7 @@ import (
 )
 
 // Hardware is a device, as far as tasks are measured on it. Its candidates need no
-// code of their own: eager is judged as one.
+// code of their own: eager is evaluated as one.
 type Hardware interface {
 	Device() kernelwright.Device
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
@@ -98,7 +98,7 @@ func (m *Maker) Make(ctx context.Context, set store.TaskSet, s Settings) error {
 	if err != nil {
 		return err
 	}
-	defer state.judge.Close()
+	defer state.like.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -198,7 +198,7 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 		d.reason = reasonFull
 		return d
 	}
-	if d.reason, d.err = state.judge.near(ctx, &d.task, d.source, d.plan.split, s.Similarity); d.err != nil || d.reason != "" {
+	if d.reason, d.err = state.like.near(ctx, &d.task, d.source, d.plan.split, s.Similarity); d.err != nil || d.reason != "" {
 		return d
 	}
 	d.asked = true
@@ -265,7 +265,7 @@ func (m *Maker) decide(ctx context.Context, set store.TaskSet, s Settings, state
 	if state.full(d.plan.split) {
 		d.reason = reasonFull
 	} else if d.reason == "" || d.asked { // on several devices it was measured before others were decided
-		like, err := state.judge.near(ctx, &d.task, d.source, d.plan.split, s.Similarity)
+		like, err := state.like.near(ctx, &d.task, d.source, d.plan.split, s.Similarity)
 		if err != nil {
 			return err
 		}
@@ -331,7 +331,7 @@ type state struct {
 	roomless atomic.Int64
 	borrowed atomic.Int64 // modules of transformers
 	missed   atomic.Int64 // draws since the last task that was kept
-	judge    *judge
+	like     *comparer
 	folder   string // of the composer's programs
 	next     int64  // the index that was not decided on
 }
@@ -364,10 +364,10 @@ func (m *Maker) resume(ctx context.Context, set store.TaskSet, s Settings) (*sta
 	for _, t := range tasks {
 		st.count(t)
 	}
-	if st.judge, err = newJudge(ctx, m.Record, m.Interpreter, folder, m.Protected, set); err != nil {
+	if st.like, err = newComparer(ctx, m.Record, m.Interpreter, folder, m.Protected, set); err != nil {
 		return nil, err
 	}
-	st.judge.after = m.after
+	st.like.after = m.after
 	return st, nil
 }
 
@@ -383,7 +383,7 @@ func (st *state) count(t Task) {
 
 func (st *state) keep(ctx context.Context, d draft) error {
 	st.count(d.task)
-	return st.judge.add(ctx, ownTag(d.plan.split), d.task.File, d.source)
+	return st.like.add(ctx, ownTag(d.plan.split), d.task.File, d.source)
 }
 
 func (st *state) full(split store.Split) bool {

@@ -9,7 +9,7 @@ import (
 // Outside holds references that come from elsewhere, such as people's own, against
 // what nothing may be trained on: protected files, and tasks that are held out in
 // any set.
-type Outside struct{ judge *judge }
+type Outside struct{ like *comparer }
 
 // NewOutside starts nothing before it is asked. The interpreter is any Python that
 // is supported.
@@ -18,7 +18,7 @@ func NewOutside(ctx context.Context, r Record, dataDir, interpreter string, prot
 	if err != nil {
 		return nil, err
 	}
-	j, err := newJudge(ctx, r, interpreter, folder, protected, store.TaskSet{})
+	j, err := newComparer(ctx, r, interpreter, folder, protected, store.TaskSet{})
 	if err != nil {
 		return nil, err
 	}
@@ -28,9 +28,9 @@ func NewOutside(ctx context.Context, r Record, dataDir, interpreter string, prot
 // Like reports whether a reference is over DefaultSimilarity alike to one of them, and
 // whether it could be compared: one that cannot be read may be like anything.
 func (o *Outside) Like(ctx context.Context, source string) (like, compared bool, err error) {
-	l, err := o.judge.likeTagged(ctx, source, map[string]bool{tagProtected: true, tagHeld: true}, DefaultSimilarity)
+	l, err := o.like.likeTagged(ctx, source, map[string]bool{tagProtected: true, tagHeld: true}, DefaultSimilarity)
 	return l.Similarity > DefaultSimilarity, l.Reason == "", err
 }
 
 // Close ends its process.
-func (o *Outside) Close() { o.judge.Close() }
+func (o *Outside) Close() { o.like.Close() }

@@ -204,12 +204,12 @@ func (m *Maker) Import(ctx context.Context, set store.TaskSet, s Settings, split
 	if err != nil {
 		return err
 	}
-	defer state.judge.Close()
-	if err := m.overlap(ctx, state.judge, s, split, files); err != nil {
+	defer state.like.Close()
+	if err := m.overlap(ctx, state.like, s, split, files); err != nil {
 		return err
 	}
 	files = slices.DeleteFunc(slices.Clone(files), func(f Protected) bool {
-		return slices.ContainsFunc(state.judge.known, func(k knownFile) bool { return k.tag == ownTag(split) && k.source == f.Source })
+		return slices.ContainsFunc(state.like.known, func(k knownFile) bool { return k.tag == ownTag(split) && k.source == f.Source })
 	})
 	state.wanted = map[store.Split]int{split: int(state.kept[split].Load()) + len(files)}
 	s.Wanted, s.Room = state.wanted, 0 // what people bring need not leave room
@@ -247,7 +247,7 @@ func (m *Maker) Import(ctx context.Context, set store.TaskSet, s Settings, split
 }
 
 // overlap returns an *OverlapsError where a file is like a task on the other side.
-func (m *Maker) overlap(ctx context.Context, j *judge, s Settings, split store.Split, files []Protected) error {
+func (m *Maker) overlap(ctx context.Context, j *comparer, s Settings, split store.Split, files []Protected) error {
 	other := map[string]bool{tagHeld: true, tagOwnHeld: true}
 	if split.HeldOut() {
 		other = map[string]bool{tagTrained: true, tagOwn: true}

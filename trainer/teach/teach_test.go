@@ -61,7 +61,7 @@ var graphs = sync.OnceValue(func() map[string]json.RawMessage {
 })
 
 // machine inspects references that are the names of graphs. By what it is told some
-// candidates are wrong: it judges nothing by itself.
+// candidates are wrong: it evaluates nothing by itself.
 type machine struct {
 	mu    sync.Mutex
 	wrong func(source string) bool

@@ -2,9 +2,10 @@
 
 protocol frames JSON and descriptors, requests and verdicts are the messages between Go and the
 referee as dataclasses (records), trees and tensors carry what a forward takes and gives, stats
-makes intervals of times. No module here knows anything of the rest.
+makes intervals of times, constants has what Go goes by as well. No module here knows anything of
+the rest.
 
 Side: both.
 Imported by: attribution, build, clients, export, machine, numerics, process, profile, referee,
-standalone, task, timing, workers.
+standalone, task, timing, verify, workers.
 """

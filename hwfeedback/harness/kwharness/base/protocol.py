@@ -19,12 +19,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-VERSION = 1
-MAX_FRAME = 64 << 20  # bytes of JSON; tensors travel by descriptor, so only texts are this large
+from kwharness.base.constants import SHARED
+
+VERSION = SHARED.protocol_version
+MAX_FRAME = SHARED.max_frame_bytes
 MAX_WORKER_FRAME = 8 << 20  # of a worker's answer: in memory it may be thirty times as large
 MAX_DEPTH = 200  # of lists and objects within each other: nobody's recursion ends in what arrives
-MAX_FDS = 64  # well under the kernel's 253
-SEND_TIMEOUT = 60.0  # seconds a peer may refuse to read before it counts as stuck
+MAX_FDS = SHARED.max_fds
+SEND_TIMEOUT = SHARED.send_timeout_s
 GRACE = 1.0  # seconds past a deadline in which what has arrived is still read
 _HEADER = 4
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import kernelwright
+from kwharness.base.constants import SHARED
 from kwharness.build import diagnostics, headers, sass, source
 from kwharness.clients.errors import (
     sentence,
@@ -17,7 +18,7 @@ _NOT_INLINED = re.compile(r"\b(kw/\w{1,40}\.h): No such file|cannot open source 
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = diagnostics.MAX_DIAGNOSTICS
 MAX_TOLD = 300  # characters of why something was not built, before all else
-FOR_A_GPU = "it is written in CUDA, and the device is the CPU"
+FOR_A_GPU = SHARED.for_a_gpu
 
 
 def said_by(answer: dict[str, Any], log: str) -> dict[str, Any]:

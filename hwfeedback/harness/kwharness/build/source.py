@@ -17,7 +17,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-MAX_BYTES = {"candidate": 1 << 20, "reference": 4 << 20}
+from kwharness.base.constants import SHARED
+
+MAX_BYTES = {"candidate": 1 << 20, "reference": SHARED.max_reference_bytes}
 MAX_PROBLEMS = 20
 
 

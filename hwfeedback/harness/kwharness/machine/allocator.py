@@ -16,9 +16,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from kwharness.base.constants import SHARED
 from kwharness.machine import toolchain
 
-FOLDER = "KERNELWRIGHT_ALLOCATOR"  # environment: where the object is kept; none: go without
+FOLDER = SHARED.allocator_env
 SOURCE = pathlib.Path(__file__).with_name("allocator.cpp")
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-builtin-malloc")
 _PRELOAD = "LD_PRELOAD"

@@ -147,7 +147,7 @@ class Plan:
         said = []
         if self.by_seed:
             said.append(
-                f"judged as it is constructed under secret seeds: no tensor of its own is the "
+                f"evaluated as it is constructed under secret seeds: no tensor of its own is the "
                 f"reference's {_listed(self.left)}, and a change after construction is not followed"
             )
         if self.unknown:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kwharness.base.constants import SHARED
 from kwharness.clients.errors import sentence
 from kwharness.profile import ncu
 from kwharness.profile.kernel_kinds import COPIES
 
 MAX_KERNELS = 40  # that a profile names, the longest
-SECTOR_BYTES = 32
 _FLOPS = {"fadd": 1, "fmul": 1, "ffma": 2}
 # By type of operand, and on most chips by that of the result, too. Sparse products, which have
 # counters of their own besides, are in these.
@@ -98,7 +98,7 @@ def position(
     rate("dram_gbs", dram, "dram_roof_share", ceilings.get("memory_gbs"))
     # Not lts__t_bytes, in which is twice what one half of an L2 hands to the other.
     sectors = total("lts__t_sectors_srcunit_tex.sum")
-    l2 = None if sectors is None else SECTOR_BYTES * sectors
+    l2 = None if sectors is None else SHARED.sector_bytes * sectors
     rate("l2_gbs", l2, "l2_roof_share", ceilings.get("cache_gbs"))
     executed = [f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in _FLOPS]
     flops = None

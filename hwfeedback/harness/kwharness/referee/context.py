@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from kwharness.base.constants import SHARED
 from kwharness.base.requests import Gpu, Request, Rules, Task
 from kwharness.machine import device as devices
 from kwharness.machine import health
@@ -19,8 +20,6 @@ from kwharness.referee.costs import Costs
 from kwharness.referee.warm_pool import Batch, Compiled, Kept
 from kwharness.torch_compile import inductor
 
-# With so many a compiler does not disturb what a GPU is asked for: hwfeedback/build.go.
-SPARE_CORES = 4
 SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
 
 Progress = Callable[[str, str], None]
@@ -140,7 +139,7 @@ class Context:
 
     def compilers_disturb(self) -> bool:
         """Whether what is timed suffers from a compiler beside it."""
-        return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES
+        return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SHARED.spare_cores
 
     def crowded(self) -> bool:
         """Whether a CPU has more to do than it has cores."""

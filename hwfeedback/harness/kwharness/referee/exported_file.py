@@ -255,7 +255,7 @@ class ExportedFile:
         if any(kind == ending and what not in judged for kind, what in built):
             raise faults.Fault(
                 "rejected",
-                f"{faults.STANDALONE}, builds something else of its source than what was judged: "
+                f"{faults.STANDALONE}, builds something else of its source than was evaluated: "
                 "its compiler reads a file or a variable that is not in the source",
                 "put all that the source needs into its text",
             )

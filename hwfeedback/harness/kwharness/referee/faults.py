@@ -82,7 +82,7 @@ class NoRoom(Infrastructure):
 
     def __init__(self, said: str, traceback: str = "") -> None:
         first = (said.splitlines() or [""])[0]  # which says how much was asked for
-        message = f"judging the task takes more memory than the device has free: {first}"
+        message = f"evaluating the task takes more memory than the device has free: {first}"
         super().__init__(message, traceback)
 
 

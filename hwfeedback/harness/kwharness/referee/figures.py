@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.base.requests import Ceilings, Request, Specs, Speedup, Task
 from kwharness.base.verdicts import Floor, TimingReport, Verdict
 from kwharness.model.state import Carried, bytes_of
 from kwharness.referee import faults
 from kwharness.verify.verify import Verification
 
-VAGUE = 1.5  # Speedup.Vague in verdict.go
 PINS = 1.02  # of what a memory's clock and width say: clocks are told in whole MHz
 # A candidate that takes less than this share of what the task's operations take at the measured
 # rate does not do them all: a sum over the columns of x W is x times a sum. A rate is measured to a
@@ -171,7 +171,7 @@ def success(families: int, s: Speedup | None) -> str:
     word = f"{s.value:.2f}x the speed of"
     if s.high < 1:
         word = f"slower than the baseline: {word}"
-    elif s.low <= 1 and s.high > VAGUE * s.low:
+    elif s.low <= 1 and s.high > SHARED.vague_ratio * s.low:
         word = f"too wide an interval to tell: {word}"
     elif s.low <= 1:
         word = f"no measurable difference: {word}"

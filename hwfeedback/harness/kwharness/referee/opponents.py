@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.clients.client import Client
 from kwharness.clients.errors import WorkerError, WorkerFailure
 from kwharness.clients.reference_client import ReferenceClient
@@ -35,7 +36,6 @@ from kwharness.verify import secret_draws
 
 COMPILE_S = 300.0  # a baseline's first call compiles
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
-BASELINES = ("eager", "compile", "max-autotune")
 EARLY_BYTES = 256 << 20  # of a call: what eager is timed on is kept while a candidate is verified
 
 
@@ -58,7 +58,7 @@ class Opponents:
 
     def wanted(self) -> list[str]:
         """Returns the names of all baselines."""
-        return [*(self.context.request.timed.want_baselines or BASELINES), *self.named.named]
+        return [*(self.context.request.timed.want_baselines or SHARED.baselines), *self.named.named]
 
     def eager_is_known(self) -> bool:
         """Whether the first that is timed on a GPU will be the sentinel, and nothing else of it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.base.tensors import DTYPES
 from kwharness.clients.errors import Spawned, WorkerError, WorkerGone, WorkerLate, ran_out, sentence
 from kwharness.clients.reference_client import ReferenceClient, reshaped
@@ -24,10 +25,6 @@ from kwharness.numerics.correctness import Expected, Scale
 from kwharness.task.invalid import SMALLER, Invalid, failed, invalid
 from kwharness.task.needed_bytes import bytes_of, needed_bytes
 from kwharness.verify import secret_draws
-
-# The whole of an inspection may take as many times as long as each of its steps.
-WHOLE = 2
-
 
 # Calls between two that are compared, where a model remembers something that is not put back.
 BETWEEN = 3
@@ -47,7 +44,7 @@ def inspect(
 ) -> dict[str, Any]:
     """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid, and Ill."""
     reference = ReferenceClient(spawn(), timeout_s, device)
-    whole = WHOLE * timeout_s
+    whole = SHARED.inspect_steps * timeout_s
     reference.until = time.monotonic() + whole
     try:
         return _inspect(reference, name, source, fingerprint, threads, timeout_s)
@@ -62,7 +59,7 @@ def inspect(
         raise failed(e) from e
     except (RuntimeError, CudaError) as e:
         if ran_out(e):
-            message = "judging the task takes more memory than the device has free"
+            message = "evaluating the task takes more memory than the device has free"
             raise Invalid(message, SMALLER, str(e)) from e
         if words := health.said(str(e)):
             raise Ill(health.REFEREE, words) from e
@@ -117,7 +114,7 @@ class _Inspection:
         if too_large(self._reference.device, call):
             self.flags.append("too_large")
             self.notes.append(
-                f"A call has {_size(call)} of inputs and outputs. Judging it takes about "
+                f"A call has {_size(call)} of inputs and outputs. Evaluating it takes about "
                 f"{_size(SPARING_PEAK * call)}, one thing after the other, and the device has "
                 f"{_size(self._reference.device.room()[1])}: it may not fit."
             )

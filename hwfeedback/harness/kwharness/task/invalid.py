@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kwharness.base.constants import SHARED
 from kwharness.base.tensors import DTYPES
 from kwharness.clients.errors import WorkerError, WorkerGone, WorkerLate, sentence
 from kwharness.machine.health import Ill
@@ -30,7 +31,7 @@ class Invalid(Exception):
 
 # What CUDA says of a forward whose labels or indices lie outside.
 _ASTRAY = ("device-side assert", "illegal memory access")
-_CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
+_CONTRACT = SHARED.task_form
 SMALLER = (
     "make the inputs or the model smaller: checking takes many times the memory of one forward"
 )

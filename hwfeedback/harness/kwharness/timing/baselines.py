@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kwharness.base import stats
+from kwharness.base.constants import SHARED
 
 PROTOCOL = 7  # of windows and timing: times of another protocol are not comparable
-EAGER = "eager"
-NAMES = (EAGER, "compile", "max-autotune")
+NAMES = tuple(SHARED.baselines)
+EAGER = NAMES[0]
 
 SENTINEL = 0.02  # how far eager may be off its cached time
 REMEASURE = 0.25  # past this the machine is another one

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kwharness.base.constants import SHARED
 from kwharness.machine import toolchain
 from kwharness.process import linux
 
@@ -34,8 +35,7 @@ MEASURE_S = 60.0
 # A repetition takes half a second. One that is disturbed says nothing, so there are some even where
 # all is quiet, and more where nothing was.
 LEAST, MOST = 3, 10
-# The spread up to which a machine counts as quiet. ceilings.go of hwfeedback has the same number.
-QUIET = 0.15
+QUIET = SHARED.quiet_spread
 # Instruction sets that a Coder may choose between, narrowest first.
 ISA = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
        "avx512_bf16", "amx_tile", "neon", "asimd", "sve")  # fmt: skip

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from kwharness.base import stats
+from kwharness.base.constants import SHARED
 from kwharness.timing import window_samples
 
 WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
@@ -117,7 +118,7 @@ def _noisy(assessed: Assessed, read: _Read) -> None:
         assessed.noisy = True
         assessed.notes.append(
             f"the referee's clock resolves {_us(read.noise)} here, over 5 % of the time: "
-            "a win needs repeated certification"
+            f"{SHARED.asks_again}"
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kwharness.base.constants import SHARED
 from kwharness.numerics.correctness import Outcome
 from kwharness.verify import calibration
 
@@ -121,8 +122,8 @@ class Report:
                     row[f"{kind}_error"] / row[f"{kind}_bound"] if row[f"{kind}_bound"] else -1.0
                 )
                 if (error / bound if bound else (math.inf if error else 0.0)) > before:
-                    row[f"{kind}_error"] = error if math.isfinite(error) else 1e300
-                    row[f"{kind}_bound"] = bound if math.isfinite(bound) else 1e300
+                    row[f"{kind}_error"] = error if math.isfinite(error) else SHARED.not_finite
+                    row[f"{kind}_bound"] = bound if math.isfinite(bound) else SHARED.not_finite
         if any(o.dropped for o in outcomes):
             row["note"] = f"{family.note}; NaN is dropped (advisory)".removeprefix("; ")
         if any(o.lost for o in outcomes):

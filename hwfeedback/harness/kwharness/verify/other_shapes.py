@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone
 from kwharness.numerics import correctness, families
@@ -62,7 +63,7 @@ class OtherShapes:
         self.tried |= self._of_small
         parts = [f"right on {'; '.join(right)}"] if right else []
         parts += [f"fails on {'; '.join(failed)}"] if failed else []
-        report.evidence.append(f"inputs of other shapes: {', '.join(parts)}")
+        report.evidence.append(f"{SHARED.other_shapes}{', '.join(parts)}")
 
     def _reshaped(self) -> Iterator[_Reshaped]:
         """Gives inputs of the shapes on which the reference itself runs."""

@@ -1173,7 +1173,7 @@ def test_a_task_that_does_not_fit_the_device_is_flagged(
     t = judge.task(source)
     assert ("too_large" in t["flags"]) == (has == 5)
     said = (
-        "A call has 2 MiB of inputs and outputs. Judging it takes about 12 MiB, one thing after "
+        "A call has 2 MiB of inputs and outputs. Evaluating it takes about 12 MiB, one thing after "
         "the other, and the device has 10 MiB: it may not fit."
     )
     assert (said in t["notes"]) == (has == 5)

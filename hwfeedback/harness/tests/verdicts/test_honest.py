@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from judging import evaluate, fork_server, new_cache, processes_of
 
+from kwharness.base.constants import SHARED
 from kwharness.build import source
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.referee import called, construction_seeds
 from kwharness.referee.builds import Builds
-from kwharness.referee.opponents import BASELINES
 from kwharness.referee.program import Program
 from kwharness.referee.trial import Trial
 from kwharness.verify.calibrate import calibrate
@@ -236,4 +236,4 @@ def test_honest_passes_whole_evaluations(suite: Suite, name: str) -> None:
     for _ in range(TIMES):
         learned = suite.judged(name, "quick", "correct", known=known, want_baselines=["eager"])
         known |= learned
-    suite.judged(name, "certify", "certified", known=known, want_baselines=list(BASELINES))
+    suite.judged(name, "certify", "certified", known=known, want_baselines=SHARED.baselines)

@@ -35,19 +35,19 @@ func ownTag(split store.Split) string {
 	return tagOwn
 }
 
-// judge says what a task is like.
-type judge struct {
+// comparer says what a task is like.
+type comparer struct {
 	*service
 	known []knownFile // for a process that is started again
 }
 
 type knownFile struct{ tag, name, source string }
 
-// newJudge knows the protected files, and the tasks of all sets.
-func newJudge(ctx context.Context, r Record, interpreter, folder string, protected []Protected, of store.TaskSet) (*judge, error) {
-	j := &judge{service: &service{interpreter: interpreter, folder: folder}}
+// newComparer knows the protected files, and the tasks of all sets.
+func newComparer(ctx context.Context, r Record, interpreter, folder string, protected []Protected, of store.TaskSet) (*comparer, error) {
+	c := &comparer{service: &service{interpreter: interpreter, folder: folder}}
 	for _, p := range protected {
-		j.known = append(j.known, knownFile{tagProtected, p.Name, p.Source})
+		c.known = append(c.known, knownFile{tagProtected, p.Name, p.Source})
 	}
 	sets, err := r.TaskSets(ctx)
 	if err != nil {
@@ -63,18 +63,18 @@ func newJudge(ctx context.Context, r Record, interpreter, folder string, protect
 			if set.ID != of.ID {
 				tag = map[bool]string{true: tagHeld, false: tagTrained}[d.Split.HeldOut()]
 			}
-			j.known = append(j.known, knownFile{tag, fmt.Sprintf("%s/%d", set.Name, d.Index), d.Source})
+			c.known = append(c.known, knownFile{tag, fmt.Sprintf("%s/%d", set.Name, d.Index), d.Source})
 		}
 	}
-	j.prepare = func(ctx context.Context, s *service) error {
-		for _, k := range j.known {
+	c.prepare = func(ctx context.Context, s *service) error {
+		for _, k := range c.known {
 			if err := k.tell(ctx, s); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return j, nil
+	return c, nil
 }
 
 // tell has a process know a file. It is an error where a protected one cannot be read. A
@@ -91,15 +91,15 @@ func (k knownFile) tell(ctx context.Context, s *service) error {
 }
 
 // add has later tasks be compared with one more.
-func (j *judge) add(ctx context.Context, tag, name, source string) error {
+func (c *comparer) add(ctx context.Context, tag, name, source string) error {
 	k := knownFile{tag, name, source}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.known = append(j.known, k)
-	if j.process == nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = append(c.known, k)
+	if c.process == nil {
 		return nil // a fresh one is told all
 	}
-	return k.tell(ctx, j.service)
+	return k.tell(ctx, c.service)
 }
 
 // likeness is what a file is like.
@@ -116,13 +116,13 @@ const slowToRead = "following the file takes too long"
 
 // like compares a file. Of the training tasks of other sets a training task may be
 // a copy.
-func (j *judge) like(ctx context.Context, source string, split store.Split, limit float64) (likeness, error) {
+func (c *comparer) like(ctx context.Context, source string, split store.Split, limit float64) (likeness, error) {
 	among := map[string]bool{tagProtected: true, tagOwn: true, tagOwnHeld: true, tagHeld: true, tagTrained: split.HeldOut()}
-	return j.likeTagged(ctx, source, among, limit)
+	return c.likeTagged(ctx, source, among, limit)
 }
 
 // likeTagged compares a file with those of some tags.
-func (j *judge) likeTagged(ctx context.Context, source string, among map[string]bool, limit float64) (likeness, error) {
+func (c *comparer) likeTagged(ctx context.Context, source string, among map[string]bool, limit float64) (likeness, error) {
 	without := []string{}
 	for tag := range likeReasons {
 		if !among[tag] {
@@ -130,7 +130,7 @@ func (j *judge) likeTagged(ctx context.Context, source string, among map[string]
 		}
 	}
 	var l likeness
-	err := j.ask(ctx, map[string]any{"op": "near", "source": source, "limit": limit, "without": without}, &l, nil)
+	err := c.ask(ctx, map[string]any{"op": "near", "source": source, "limit": limit, "without": without}, &l, nil)
 	switch {
 	case errors.Is(err, errServiceSilent):
 		return likeness{Reason: slowToRead}, nil
@@ -141,8 +141,8 @@ func (j *judge) likeTagged(ctx context.Context, source string, among map[string]
 }
 
 // near returns why a task is left out for what it is like, or "".
-func (j *judge) near(ctx context.Context, t *Task, source string, split store.Split, limit float64) (string, error) {
-	l, err := j.like(ctx, source, split, limit)
+func (c *comparer) near(ctx context.Context, t *Task, source string, split store.Split, limit float64) (string, error) {
+	l, err := c.like(ctx, source, split, limit)
 	if err != nil {
 		return "", err
 	}
