@@ -17,6 +17,40 @@ const (
 	CPP    Language = "cpp"
 )
 
+// Languages have one row each: what all of Go knows of a language but its prompts,
+// which are files by its name. The first row of a kind of device is the language of
+// candidates there where nobody says which.
+var Languages = []struct {
+	Name   Language
+	Device DeviceKind // that candidates in it run on
+	Fence  string     // of its code in Markdown
+}{
+	{CUDA, CUDADevice, "cuda"},
+	{Triton, CUDADevice, "python"},
+	{CPP, CPUDevice, "cpp"},
+}
+
+// LanguagesOn returns those of a GPU, or those of a CPU.
+func LanguagesOn(kind DeviceKind) (names []Language) {
+	for _, row := range Languages {
+		if (row.Device == CUDADevice) == (kind == CUDADevice) {
+			names = append(names, row.Name)
+		}
+	}
+	return names
+}
+
+// AllLanguages returns the names of all.
+func AllLanguages() []Language {
+	return slices.Concat(LanguagesOn(CPUDevice), LanguagesOn(CUDADevice))
+}
+
+// Known reports whether it is one of Languages.
+func (l Language) Known() bool { return slices.Contains(AllLanguages(), l) }
+
+// RunsOn reports whether candidates in it run on a kind of device.
+func (l Language) RunsOn(kind DeviceKind) bool { return slices.Contains(LanguagesOn(kind), l) }
+
 // Candidate is source that defines ModelNew.
 type Candidate struct {
 	Source   string   `json:"source"`

@@ -1,10 +1,12 @@
 package coder
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -91,32 +93,18 @@ func (m Model) request(in kernelwright.CoderInput, what prompts.CoderPrompt, vie
 }
 
 // form is how the candidate is to be written. Where nobody says in which
-// language, it is CUDA on a GPU and C++ on a CPU.
+// language, it is the first of the device.
 func (m Model) form(in kernelwright.CoderInput) (prompts.Form, error) {
-	gpu := in.Device.Kind == kernelwright.CUDADevice
-	language := in.Language
-	if language == "" && gpu {
-		language = kernelwright.CUDA
-	} else if language == "" {
-		language = kernelwright.CPP
+	on := kernelwright.LanguagesOn(in.Device.Kind)
+	language := cmp.Or(in.Language, on[0])
+	if !slices.Contains(on, language) {
+		runs := strings.ReplaceAll(fmt.Sprintf("%s", on), " ", " or ")
+		return "", &kernelwright.DeclinedError{Reason: fmt.Sprintf("candidates in %s do not run on the device %s, which takes %s", language, in.Device, strings.Trim(runs, "[]"))}
 	}
-	if gpu == (language == kernelwright.CPP) {
-		runs := "cpp"
-		if gpu {
-			runs = "cuda or triton"
-		}
-		return "", &kernelwright.DeclinedError{Reason: fmt.Sprintf("candidates in %s do not run on the device %s, which takes %s", language, in.Device, runs)}
-	}
-	switch language {
-	case kernelwright.Triton:
-		return prompts.FormTriton, nil
-	case kernelwright.CPP:
-		return prompts.FormCPP, nil
-	}
-	if m.Form == LoadInline {
+	if language == kernelwright.CUDA && m.Form == LoadInline {
 		return prompts.FormLoadInline, nil
 	}
-	return prompts.FormCUDA, nil
+	return prompts.Form(language), nil
 }
 
 // view is what the model is shown, and what it is asked for.

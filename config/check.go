@@ -18,7 +18,7 @@ var (
 	judgeModes = []string{"both", "correction", "optimisation", "none", "self", "score"}
 	metrics    = []string{"selected", "full"}
 	profiles   = []string{"auto", "full", "compact"}
-	languages  = []string{"auto", "cpp", "cuda", "triton"}
+	languages  = append([]string{"auto"}, languageNames(kernelwright.AllLanguages())...)
 	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU, cuda:0,1 for two, cuda:all
 	coders     = []string{"builtin"}             // or a model
 	forms      = []string{"native", "load_inline"}
@@ -159,12 +159,12 @@ func check(c Config, origins Origins, errs *errorList) {
 		}
 	}
 	if gpu := strings.HasPrefix(c.Device, "cuda"); c.Device == "cpu" || gpu {
-		switch cpp := c.Rounds.Language == "cpp"; {
-		case c.Rounds.Language == "auto":
-		case gpu && cpp:
-			fail("rounds.language", `is "cpp"`, `on a GPU candidates are written in "cuda" or "triton"`)
-		case !gpu && !cpp:
-			fail("rounds.language", fmt.Sprintf("is %q", c.Rounds.Language), `on a CPU candidates are written in "cpp"; --device cuda is a GPU`)
+		kind, hint := kernelwright.CPUDevice, "on a CPU candidates are written in %s; --device cuda is a GPU"
+		if gpu {
+			kind, hint = kernelwright.CUDADevice, "on a GPU candidates are written in %s"
+		}
+		if name := c.Rounds.Language; name != "auto" && !kernelwright.Language(name).RunsOn(kind) && (kernelwright.Language(name).Known() || !gpu) {
+			fail("rounds.language", fmt.Sprintf("is %q", name), fmt.Sprintf(hint, orList(languageNames(kernelwright.LanguagesOn(kind)))))
 		}
 	}
 
@@ -237,6 +237,13 @@ func nearestWord(value string, words []string) string {
 		}
 	}
 	return best
+}
+
+func languageNames(languages []kernelwright.Language) (names []string) {
+	for _, l := range languages {
+		names = append(names, string(l))
+	}
+	return names
 }
 
 func orList(words []string) string {

@@ -140,11 +140,8 @@ func (a *actor) candidate() (kernelwright.Candidate, string) {
 
 // language is what candidates are written in where the settings leave it open.
 func (a *actor) language() kernelwright.Language {
-	switch {
-	case a.settings.Language != "":
+	if a.settings.Language != "" {
 		return a.settings.Language
-	case a.Device.Kind == kernelwright.CUDADevice:
-		return kernelwright.CUDA
 	}
-	return kernelwright.CPP
+	return kernelwright.LanguagesOn(a.Device.Kind)[0]
 }

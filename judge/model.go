@@ -166,7 +166,7 @@ func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (pr
 		Earlier:   prompts.EarlierRounds(in.History, in.Parent),
 		Finding:   prompts.FeedbackFacts(rules),
 	}
-	if slices.Contains([]kernelwright.Language{kernelwright.CPP, kernelwright.CUDA, kernelwright.Triton}, c.Language) {
+	if c.Language.Known() {
 		v.Language = c.Language
 	}
 	v.Compiler, v.Output = prompts.OutputFacts(verdict)

@@ -150,10 +150,12 @@ func newPart(lines []string, fence string) (part, error) {
 			}
 		}
 	case len(words) == 0:
-	case words[0] == "python":
-		p.languages = []kernelwright.Language{kernelwright.Triton}
-	case words[0] == "cuda", words[0] == "cpp":
-		p.languages = []kernelwright.Language{kernelwright.Language(words[0])}
+	default:
+		for _, row := range kernelwright.Languages {
+			if row.Fence == words[0] {
+				p.languages = append(p.languages, row.Name)
+			}
+		}
 	}
 	if p.code = fence != "" && len(p.languages) > 0; p.code {
 		for _, w := range words[1:] {
@@ -173,7 +175,7 @@ var statuses = []kernelwright.Status{kernelwright.Rejected, kernelwright.BuildFa
 // whether it is such a word.
 func (a *audience) mark(word string) bool {
 	switch {
-	case slices.Contains(allLanguages, kernelwright.Language(word)):
+	case kernelwright.Language(word).Known():
 		a.languages = append(a.languages, kernelwright.Language(word))
 	case architectureForm.MatchString(word):
 		a.architectures = append(a.architectures, word)

@@ -100,7 +100,7 @@ func TestExcerptAlways(t *testing.T) {
 	tags := map[kernelwright.Language]string{kernelwright.CUDA: "cuda", kernelwright.CPP: "cpp", kernelwright.Triton: "python"}
 	rapid.Check(t, func(t *rapid.T) {
 		q := Query{
-			Language:  rapid.SampledFrom(allLanguages).Draw(t, "language"),
+			Language:  rapid.SampledFrom(kernelwright.AllLanguages()).Draw(t, "language"),
 			Operators: rapid.SliceOfN(rapid.SampledFrom(operators), 0, 4).Draw(t, "operators"),
 			Words:     rapid.SliceOfN(rapid.SampledFrom(words), 0, 2).Draw(t, "words"),
 			Status:    rapid.SampledFrom(append([]kernelwright.Status{""}, statuses...)).Draw(t, "status"),
@@ -242,7 +242,7 @@ func TestOnlyWhatIsOfUse(t *testing.T) {
 			}
 		}
 	}
-	for _, language := range allLanguages {
+	for _, language := range kernelwright.AllLanguages() {
 		isa := []string{"sm_90"}
 		if language == kernelwright.CPP {
 			isa = []string{"avx2", "avx512f"}
@@ -287,7 +287,7 @@ func TestWhatHappened(t *testing.T) {
 		}
 		return about[status]
 	}
-	for _, language := range allLanguages {
+	for _, language := range kernelwright.AllLanguages() {
 		for status := range about {
 			for _, operator := range []string{"softmax", "relu", "mm", "native_layer_norm", "cumsum", "convolution", "sum", "max_pool2d"} {
 				q := Query{Language: language, Operators: []string{"aten." + operator}, Words: []string{string(status), "memory bandwidth, and a barrier"}, Status: status}

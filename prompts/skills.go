@@ -202,8 +202,6 @@ func ParseSkill(b []byte) (Skill, error) {
 	return s, s.validate()
 }
 
-var allLanguages = []kernelwright.Language{kernelwright.CUDA, kernelwright.Triton, kernelwright.CPP}
-
 func (s Skill) validate() error {
 	for _, part := range []struct{ key, value string }{{"name", s.Name}, {"title", s.Title}, {"summary", s.Summary}} {
 		if strings.TrimSpace(part.value) == "" {
@@ -220,7 +218,7 @@ func (s Skill) validate() error {
 		return errors.New(`its front matter lacks "languages"`)
 	}
 	for _, l := range s.Languages {
-		if !slices.Contains(allLanguages, l) {
+		if !l.Known() {
 			return fmt.Errorf("its language %q is none of cuda, triton, cpp", oneLine(string(l)))
 		}
 	}

@@ -224,7 +224,7 @@ func (r *Request) normalise() error {
 		return bad("", "context_length or max_tokens is %d or %d: both are from 1 to %d", r.ContextLength, r.MaxTokens, maxContext)
 	case r.ContextLength > 0 && r.MaxTokens >= r.ContextLength:
 		return bad("", "max_tokens is %d, which leaves no room for a prompt in a context_length of %d", r.MaxTokens, r.ContextLength)
-	case !slices.Contains([]kernelwright.Language{"", kernelwright.CPP, kernelwright.CUDA, kernelwright.Triton}, r.Language):
+	case r.Language != "" && !r.Language.Known():
 		return bad("it is cpp, cuda or triton", "language is %.80q", r.Language)
 	}
 	return nil
