@@ -29,7 +29,7 @@ func (c historyAuditCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	audits, pairs, err := r.store.Audits(a.ctx, c.Limit)
+	audits, pairs, err := r.store.Audits(a.ctx, store.Page{Limit: c.Limit})
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (c historyBenchCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	benches, err := r.store.Benches(a.ctx, c.Limit)
+	benches, err := r.store.Benches(a.ctx, store.Page{Limit: c.Limit})
 	if err != nil {
 		return err
 	}

@@ -259,7 +259,7 @@ func examineAudit(v *victim, p *working, harmed bool) {
 	v.t.Helper()
 	s := v.open()
 	defer s.Close()
-	audits, _, err := s.Audits(v.t.Context(), 1)
+	audits, _, err := s.Audits(v.t.Context(), store.Page{Limit: 1})
 	if err != nil {
 		v.t.Fatal(err)
 	}
