@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -126,9 +127,12 @@ func get[I, O any](a *API, path, summary string, handler func(context.Context, *
 	})
 }
 
+// operationName makes a path into a name for generated clients.
+var operationName = strings.NewReplacer("/api/v1", "", "/", "-", "{", "", "}", "")
+
 func operation(method, path, summary string) huma.Operation {
 	return huma.Operation{
-		Method: method, Path: path, Summary: summary, OperationID: huma.GenerateOperationID(method, path, nil), MaxBodyBytes: maxBody,
+		Method: method, Path: path, Summary: summary, OperationID: strings.ToLower(method) + operationName.Replace(path), MaxBodyBytes: maxBody,
 		Errors: []int{http.StatusBadRequest, http.StatusNotFound, http.StatusServiceUnavailable}, Security: []map[string][]string{{"token": {}}},
 	}
 }

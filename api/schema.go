@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // outwardSchemas has the schemas say what package outward makes of the types: times are
@@ -32,6 +34,9 @@ func outwardFields(t reflect.Type, schema *huma.Schema) {
 		}
 		if p := schema.Properties[name]; p != nil {
 			schema.Properties[name] = outwardSchema(field, p)
+			if t == reflect.TypeFor[kernelwright.Spend]() && name == "usd" { // null where no price is known
+				p.Nullable = true
+			}
 		}
 	}
 }
