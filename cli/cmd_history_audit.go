@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 type historyAuditCmd struct {

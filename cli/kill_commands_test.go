@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/internal/soak"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // Commands are killed at random moments, alone, with all their processes at once,
