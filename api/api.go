@@ -161,7 +161,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case a.o.Token == "" && !web.Loopback(r.Host):
 		refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the daemon a token")
 		return
-	case a.o.Token != "" && !web.Bearer(r, a.o.Token) && !(a.o.ReadToken != "" && reads(r) && web.Bearer(r, a.o.ReadToken)):
+	case a.o.Token != "" && !web.Bearer(r, a.o.Token) && (a.o.ReadToken == "" || !reads(r) || !web.Bearer(r, a.o.ReadToken)):
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		refuse(w, http.StatusUnauthorized, "the token is missing, or another one, or may not change anything", "send it as Authorization: Bearer TOKEN")
 		return

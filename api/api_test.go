@@ -110,8 +110,15 @@ func (w *world) fill() {
 	w.check(s.KeepAudited(ctx, audit.ID, 1, kernelwright.AuditPair{Reference: "a", Candidate: "b", Claim: &kernelwright.Claim{Speedup: 2, Against: "eager"}, Verdict: kernelwright.Verdict{Status: kernelwright.Wrong}}))
 }
 
+// reply is an answer without its body.
+type reply struct {
+	Status     string
+	StatusCode int
+	Header     http.Header
+}
+
 // ask sends a request and returns the answer with its body.
-func (w *world) ask(method, path, body string, header ...string) (*http.Response, string) {
+func (w *world) ask(method, path, body string, header ...string) (reply, string) {
 	w.t.Helper()
 	q, err := http.NewRequestWithContext(w.t.Context(), method, w.http.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -129,7 +136,7 @@ func (w *world) ask(method, path, body string, header ...string) (*http.Response
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	w.check(err)
-	return r, string(text)
+	return reply{r.Status, r.StatusCode, r.Header}, string(text)
 }
 
 // examples are paths that there is an answer to, by the path of their route.
