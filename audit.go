@@ -22,8 +22,8 @@ type Audit struct {
 	Version      string   `json:"version"`         // of kernelwright
 	Only         []string `json:"only,omitempty"`  // patterns of the candidates that are looked at
 	Limit        int      `json:"limit,omitempty"` // so many pairs at most; 0: all
-	CreatedMS    int64    `json:"created"`
-	FinishedMS   int64    `json:"finished,omitempty"` // 0 while it has not come to its end
+	CreatedMS    int64    `json:"created" time:"ms"`
+	FinishedMS   int64    `json:"finished,omitempty" time:"ms"` // 0 while it has not come to its end
 }
 
 // AuditPair is a reference and a candidate of an audit, and what was said of them.
@@ -38,7 +38,7 @@ type AuditPair struct {
 	Key     string  `json:"key,omitempty"`
 	Verdict Verdict `json:"verdict"`
 	// EvaluatedMS is when the verdict was reached; 0: now.
-	EvaluatedMS int64 `json:"judged,omitempty"`
+	EvaluatedMS int64 `json:"judged,omitempty" time:"ms"`
 
 	// The texts, where they could be read: for the record alone.
 	ReferenceText, CandidateText string `json:"-"`

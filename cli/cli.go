@@ -23,6 +23,7 @@ import (
 	"github.com/mattn/go-isatty"
 
 	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/internal/outward"
 	"github.com/kernelwright/kernelwright/report"
 )
 
@@ -252,7 +253,7 @@ func (a *app) colour(w io.Writer) bool {
 
 // printJSON writes one object and a line feed.
 func (a *app) printJSON(v any) error {
-	b, err := json.MarshalIndent(outward(reflect.ValueOf(v)), "", "  ")
+	b, err := json.MarshalIndent(outward.Of(v), "", "  ")
 	if err != nil {
 		return err
 	}
@@ -276,7 +277,7 @@ func (a *app) printLast(object map[string]any, failed error) error {
 
 // printLine writes one object on one line, for those who read a stream.
 func (a *app) printLine(v any) error {
-	b, err := json.Marshal(outward(reflect.ValueOf(v)))
+	b, err := json.Marshal(outward.Of(v))
 	if err != nil {
 		return err
 	}

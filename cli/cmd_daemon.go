@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/api"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/report"
@@ -16,6 +18,7 @@ import (
 type daemonCmd struct {
 	Watch     []string `help:"A folder to watch; may be given again." placeholder:"DIR" type:"path" sep:"none" key:"watch.folders" predictor:"dir"`
 	UntilIdle bool     `help:"Stop when nothing is left to do, and print what came of it."`
+	Listen    string   `help:"Serve the HTTP API here; any but a loopback address needs a token, and TLS or http.insecure." placeholder:"HOST:PORT" key:"http.listen"`
 	roundFlags
 	deviceFlags
 }
@@ -69,6 +72,11 @@ func (c daemonCmd) watch(a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, trees.Release()) }()
 	}
+	served, err := r.serveAPI(a, api.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, served.close()) }()
 	by, err := r.agents()
 	if err != nil {
 		return err
@@ -92,6 +100,13 @@ func (c daemonCmd) watch(a *app) (err error) {
 		w.Share = true
 		w.Observe = func(ev forge.Event) { logEvent(r, ev) }
 		runners[i], names[i] = w, e.Device().Name
+	}
+	if served != nil {
+		devices := make([]kernelwright.Device, len(es))
+		for i, e := range es {
+			devices[i] = e.Device()
+		}
+		served.Ready(devices)
 	}
 	rows := []report.Summary{}
 	d := &daemon.Daemon{

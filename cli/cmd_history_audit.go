@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 type historyAuditCmd struct {
@@ -29,7 +30,7 @@ func (c historyAuditCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	audits, pairs, err := r.store.Audits(a.ctx, c.Limit)
+	audits, pairs, err := r.store.Audits(a.ctx, store.Page{Limit: c.Limit})
 	if err != nil {
 		return err
 	}

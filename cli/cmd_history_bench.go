@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 type historyBenchCmd struct {
@@ -29,7 +30,7 @@ func (c historyBenchCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	benches, err := r.store.Benches(a.ctx, c.Limit)
+	benches, err := r.store.Benches(a.ctx, store.Page{Limit: c.Limit})
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (c trainNightsCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	found, err := r.store.Nights(a.ctx, c.Limit)
+	found, err := r.store.Nights(a.ctx, store.Page{Limit: c.Limit})
 	if err != nil {
 		return err
 	}

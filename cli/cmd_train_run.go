@@ -220,7 +220,7 @@ func begin(ctx context.Context, parts pipeline.Parts, id int64, s pipeline.Setti
 
 // newestPipeline is the number of the one that was begun last, or store.ErrNotFound.
 func newestPipeline(ctx context.Context, s *store.Store) (int64, error) {
-	all, err := s.Pipelines(ctx)
+	all, err := s.Pipelines(ctx, store.Page{Oldest: true})
 	if err == nil && len(all) == 0 {
 		err = store.ErrNotFound
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/web"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
 )
@@ -82,7 +83,7 @@ func (c trainServeCmd) serve(a *app) (err error) {
 	if err := c.say(a, l.Addr()); err != nil {
 		return err
 	}
-	return serveUntil(a.ctx, episodes.NewServer(e.Handler(token), r.log), episodes.LimitConnections(l, c.MaxOpen), e)
+	return serveUntil(a.ctx, web.NewServer(e.Handler(token), r.log), web.LimitConnections(l, c.MaxOpen), e)
 }
 
 // check says what is wrong with the flags.
@@ -93,7 +94,7 @@ func (c trainServeCmd) check(token string) error {
 		return usage(fmt.Sprintf("--listen is %q", c.Listen), "it takes HOST:PORT, such as 127.0.0.1:7790")
 	case token != "" && len(token) < leastToken:
 		return usage(fmt.Sprintf("the token in %s has less than %d characters", config.TrainTokenEnv, leastToken), "make one with `openssl rand -hex 16`")
-	case token == "" && !episodes.Loopback(host):
+	case token == "" && !web.Loopback(host):
 		return usage(fmt.Sprintf("%s can be reached from elsewhere, and there is no token", c.Listen), "put one into the environment variable "+config.TrainTokenEnv+", or listen on 127.0.0.1")
 	case c.MaxOpen < 1:
 		return usage(fmt.Sprintf("--max-open is %d", c.MaxOpen), "it takes a number from 1")

@@ -28,7 +28,7 @@ func (trainLsCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	all, err := r.store.Pipelines(a.ctx)
+	all, err := r.store.Pipelines(a.ctx, store.Page{Oldest: true})
 	if err != nil {
 		return err
 	}

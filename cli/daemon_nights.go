@@ -121,7 +121,7 @@ func stuck(ctx context.Context, s *store.Store, id int64) (bool, error) {
 	default:
 		return false, nil
 	}
-	all, err := s.Nights(ctx, 0)
+	all, err := s.Nights(ctx, store.Page{})
 	failed := 0
 	for _, n := range all {
 		if n.Pipeline == id && n.Stop == store.NightFailed {

@@ -29,7 +29,7 @@ var (
 	unknownZero = regexp.MustCompile(`(_ms|_gbs|_gflops|^headroom|^speedup)$`)
 )
 
-// breaches says where a value that --json printed breaks the rules of outward.go.
+// breaches says where a value that --json printed breaks the rules of internal/outward.
 // The key is what it stands under; "" for an element of a list.
 func breaches(at, key string, v any) (found []string) {
 	bad := func(what string) { found = append(found, fmt.Sprintf("%s: %s (%v)", at, what, v)) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/internal/soak"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // Commands are killed at random moments, alone, with all their processes at once,
@@ -259,7 +260,7 @@ func examineAudit(v *victim, p *working, harmed bool) {
 	v.t.Helper()
 	s := v.open()
 	defer s.Close()
-	audits, _, err := s.Audits(v.t.Context(), 1)
+	audits, _, err := s.Audits(v.t.Context(), store.Page{Limit: 1})
 	if err != nil {
 		v.t.Fatal(err)
 	}

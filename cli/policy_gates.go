@@ -3,11 +3,11 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/outward"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/policies"
@@ -51,6 +51,6 @@ func pageOf(ctx context.Context, s *store.Store, g store.Gate) (gatePage, error)
 	if err := gate.Page(&text, r); err != nil {
 		return gatePage{}, err
 	}
-	evidence, err := json.Marshal(outward(reflect.ValueOf(r)))
+	evidence, err := json.Marshal(outward.Of(r))
 	return gatePage{g.ID, g.Candidate, g.Opponent, g.Decision, evidence, text.String()}, err
 }

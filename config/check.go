@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -222,6 +223,14 @@ func check(c Config, origins Origins, errs *errorList) {
 
 	lasting("daemon.grace", c.Daemon.Grace)
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)
+	if c.HTTP.Listen != "" {
+		if _, port, err := net.SplitHostPort(c.HTTP.Listen); err != nil || port == "" {
+			fail("http.listen", fmt.Sprintf("is %q", c.HTTP.Listen), `it takes HOST:PORT, such as "127.0.0.1:7791"; port 0 is any free one`)
+		}
+	}
+	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
+		fail("http.tls_cert", "and http.tls_key belong together, and one of them is empty", "name both files, or none")
+	}
 	oneOf("log.level", c.Log.Level, levels)
 	oneOf("log.format", c.Log.Format, formats)
 }

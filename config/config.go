@@ -47,6 +47,7 @@ type Config struct {
 	Evaluation Evaluation `toml:"evaluation" json:"evaluation"`
 	Training   Training   `toml:"training" json:"training"`
 	Daemon     Daemon     `toml:"daemon" json:"daemon"`
+	HTTP       HTTP       `toml:"http" json:"http"`
 	Log        Log        `toml:"log" json:"log"`
 }
 
@@ -216,6 +217,14 @@ type Daemon struct {
 	Attempts       int      `toml:"attempts" json:"attempts"`
 	ReportMarkdown bool     `toml:"report_markdown" json:"report_markdown"`
 	ReportHTML     bool     `toml:"report_html" json:"report_html"`
+}
+
+// HTTP is the daemon's HTTP API.
+type HTTP struct {
+	Listen   string `toml:"listen" json:"listen"`
+	TLSCert  string `toml:"tls_cert" json:"tls_cert"`
+	TLSKey   string `toml:"tls_key" json:"tls_key"`
+	Insecure bool   `toml:"insecure" json:"insecure"`
 }
 
 // Log is what is said on standard error.

@@ -12,10 +12,17 @@ func EnvName(key string) string {
 
 // others are variables of our names that set no key: the file's, and what the
 // tests and the harness read.
-var others = []string{EnvFile, EnvPrefix + "ALLOCATOR", EnvPrefix + "GOLDEN", TrainTokenEnv, EnvPrefix + "SOAK", EnvPrefix + "SOAK_KILLS", EnvPrefix + "SOAK_TASKS", EnvPrefix + "STORE_TEST_WRITER"}
+var others = []string{EnvFile, EnvPrefix + "ALLOCATOR", EnvPrefix + "GOLDEN", TrainTokenEnv, APITokenEnv, APIReadTokenEnv, EnvPrefix + "SOAK", EnvPrefix + "SOAK_KILLS", EnvPrefix + "SOAK_TASKS", EnvPrefix + "STORE_TEST_WRITER"}
 
 // TrainTokenEnv holds the token that clients of `train serve` give.
 const TrainTokenEnv = EnvPrefix + "TRAIN_TOKEN"
+
+// APITokenEnv holds the token that clients of the daemon's HTTP API give, and
+// APIReadTokenEnv one that may only read.
+const (
+	APITokenEnv     = EnvPrefix + "API_TOKEN"
+	APIReadTokenEnv = EnvPrefix + "API_READ_TOKEN"
+)
 
 const testPrefix = EnvPrefix + "TEST_"
 

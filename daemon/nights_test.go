@@ -223,7 +223,7 @@ func TestAKilledDaemonsNightGoesOn(t *testing.T) {
 	b.logged("a night goes on")
 	p.gate()
 	b.logged("a night ended")
-	all, err := b.store.Nights(t.Context(), 0)
+	all, err := b.store.Nights(t.Context(), store.Page{})
 	if err != nil || len(all) != 1 || all[0].Stop != store.NightDone || all[0].BegunMS != nightstest.Eleven.UnixMilli() {
 		t.Errorf("%+v %v", all, err)
 	}

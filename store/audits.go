@@ -151,9 +151,10 @@ func (s *Store) LatestAudit(ctx context.Context, key string) (kernelwright.Audit
 	return s.oneAudit(ctx, "an audit like this", `WHERE key = ? ORDER BY id DESC LIMIT 1`, key)
 }
 
-// Audits returns the latest audits, the newest first, and how many pairs each has.
-func (s *Store) Audits(ctx context.Context, limit int) (audits []kernelwright.Audit, pairs []int, err error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT id, detail, finished, (SELECT count(*) FROM audit_pairs WHERE audit = id) FROM audits ORDER BY id DESC LIMIT ?`, limit)
+// Audits returns a page of the audits, and how many pairs each has.
+func (s *Store) Audits(ctx context.Context, p Page) (audits []kernelwright.Audit, pairs []int, err error) {
+	query, args := p.query(`SELECT id, detail, finished, (SELECT count(*) FROM audit_pairs WHERE audit = id) FROM audits`, "id", nil)
+	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -71,7 +71,7 @@ func TestAuditsAndTheirPairs(t *testing.T) {
 	if names, _ = pairsOf(t, s, first.ID); len(names) != 1 || names[0] != "/set/a.py" {
 		t.Errorf("%v", names)
 	}
-	audits, pairs, err := s.Audits(ctx, 5)
+	audits, pairs, err := s.Audits(ctx, Page{Limit: 5})
 	if err != nil || len(audits) != 1 || audits[0].FinishedMS == 0 || pairs[0] != 1 {
 		t.Errorf("%+v %v %v", audits, pairs, err)
 	}

@@ -80,9 +80,10 @@ func (s *Store) LatestBench(ctx context.Context, key string) (kernelwright.Bench
 	return s.oneBench(ctx, "a bench like this", `WHERE key = ? ORDER BY id DESC LIMIT 1`, key)
 }
 
-// Benches returns the latest benches, the newest first.
-func (s *Store) Benches(ctx context.Context, limit int) ([]kernelwright.Bench, error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT id, detail, finished FROM benches ORDER BY id DESC LIMIT ?`, limit)
+// Benches returns a page of the benches.
+func (s *Store) Benches(ctx context.Context, p Page) ([]kernelwright.Bench, error) {
+	query, args := p.query(`SELECT id, detail, finished FROM benches`, "id", nil)
+	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

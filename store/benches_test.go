@@ -33,7 +33,7 @@ func TestBenchesAndTheirRuns(t *testing.T) {
 	if got := must(s.LatestBench(ctx, first.Key()))(t); asJSON(t, got) != asJSON(t, second) {
 		t.Errorf("%+v, want %+v", got, second)
 	}
-	if got := must(s.Benches(ctx, 2))(t); len(got) != 2 || got[0].DeviceClass != "e" || got[1].ID != second.ID {
+	if got := must(s.Benches(ctx, Page{Limit: 2}))(t); len(got) != 2 || got[0].DeviceClass != "e" || got[1].ID != second.ID {
 		t.Errorf("%+v", got)
 	}
 

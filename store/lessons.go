@@ -33,6 +33,10 @@ type LessonFilter struct {
 	// the bottleneck that a language model named.
 	Bottleneck string
 	Limit      int // 0 means DefaultLimit
+	// BeforeRun and BeforeRound page where neither Like nor Holding is asked for: only
+	// lessons before that of this round. 0: from the newest.
+	BeforeRun   int64
+	BeforeRound int
 
 	// Of LessonsFor alone: only of runs that had ended when this bench began and
 	// were of another task than this one.
@@ -206,8 +210,8 @@ func (s *Store) lessonPlaces(ctx context.Context, f LessonFilter) ([]place, erro
 		if err != nil {
 			return nil, err
 		}
-		rows, err := s.read.QueryContext(ctx, `SELECT run, idx, kinds, rule FROM lessons WHERE (?2 = 0 OR device_key IN (SELECT value FROM json_each(?3)))`+narrow+`
-			ORDER BY run DESC, idx DESC LIMIT ?4`, f.Bottleneck, len(f.Devices), string(devices), MaxLessons)
+		rows, err := s.read.QueryContext(ctx, `SELECT run, idx, kinds, rule FROM lessons WHERE (?2 = 0 OR device_key IN (SELECT value FROM json_each(?3))) AND (?5 = 0 OR (run, idx) < (?5, ?6))`+narrow+`
+			ORDER BY run DESC, idx DESC LIMIT ?4`, f.Bottleneck, len(f.Devices), string(devices), MaxLessons, f.BeforeRun, f.BeforeRound)
 		if err != nil {
 			return nil, err
 		}

@@ -71,13 +71,10 @@ func nightValues(n Night) []any {
 		sql.NullInt64{Int64: n.Pipeline, Valid: n.Pipeline != 0}, n.Decision}
 }
 
-// Nights returns the latest nights, the newest first; a limit of 0 is none.
-func (s *Store) Nights(ctx context.Context, limit int) ([]Night, error) {
-	if limit <= 0 {
-		limit = -1
-	}
-	rows, err := s.read.QueryContext(ctx, `SELECT id, due, until, begun, seen, ended, owner, stop, reason, worked_ms, gpu_ms, yields, pipeline, decision
-		FROM nights ORDER BY id DESC LIMIT ?`, limit)
+// Nights returns a page of the nights.
+func (s *Store) Nights(ctx context.Context, p Page) ([]Night, error) {
+	query, args := p.query(`SELECT id, due, until, begun, seen, ended, owner, stop, reason, worked_ms, gpu_ms, yields, pipeline, decision FROM nights`, "id", nil)
+	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +88,7 @@ func (s *Store) Nights(ctx context.Context, limit int) ([]Night, error) {
 
 // LastNight returns the newest night, or ErrNotFound.
 func (s *Store) LastNight(ctx context.Context) (Night, error) {
-	all, err := s.Nights(ctx, 1)
+	all, err := s.Nights(ctx, Page{Limit: 1})
 	if err == nil && len(all) == 0 {
 		err = ErrNotFound
 	}

@@ -82,9 +82,10 @@ func (s *Store) Policy(ctx context.Context, version int64) (Policy, error) {
 	return all[0], nil
 }
 
-// Policies returns all versions, removed ones too, the oldest first.
-func (s *Store) Policies(ctx context.Context) ([]Policy, error) {
-	return s.policies(ctx, s.read, `ORDER BY version`)
+// Policies returns a page of the versions, removed ones too.
+func (s *Store) Policies(ctx context.Context, p Page) ([]Policy, error) {
+	which, args := p.query("", "version", nil)
+	return s.policies(ctx, s.read, which, args...)
 }
 
 func (s *Store) policies(ctx context.Context, db querier, which string, args ...any) ([]Policy, error) {

@@ -25,7 +25,7 @@ func TestPolicies(t *testing.T) {
 	if _, err := s.SavePolicy(ctx, Policy{Digest: "a", Files: []byte("[]")}, func(int64) error { return full }); !errors.Is(err, full) {
 		t.Errorf("got %v", err)
 	}
-	if all := must(s.Policies(ctx))(t); len(all) != 0 {
+	if all := must(s.Policies(ctx, Page{Oldest: true}))(t); len(all) != 0 {
 		t.Errorf("recorded: %+v", all)
 	}
 	first := must(s.SavePolicy(ctx, Policy{Digest: "a", Base: "smollm2", License: "apache-2.0", Pipeline: 2, Stage: "agentic", Bytes: 7, Files: []byte(`["x"]`)}, placed))(t)

@@ -235,3 +235,32 @@ func (s *Store) QueueLength(ctx context.Context) (waiting, claimed int, err erro
 		Scan(&waiting, &claimed)
 	return waiting, claimed, err
 }
+
+// Queued is a job as it stands in the queue.
+type Queued struct {
+	Run       int64  `json:"run"`
+	Job       int64  `json:"job"`
+	Task      string `json:"task"` // fingerprint
+	TaskName  string `json:"task_name"`
+	Path      string `json:"path"`
+	State     string `json:"state"` // "claimed" or "waiting"
+	Priority  int    `json:"priority"`
+	Attempts  int    `json:"attempts"`
+	DueMS     int64  `json:"due" time:"ms"` // not before
+	CreatedMS int64  `json:"created" time:"ms"`
+}
+
+// Queue returns at most limit jobs: those that are claimed, then those that wait, by
+// priority and in the order they came. After is the last of the page before; its zero
+// value is before all.
+func (s *Store) Queue(ctx context.Context, after Queued, limit int) ([]Queued, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT q.run, q.id, r.task, r.task_name, r.path, q.state, q.priority, q.attempts, q.available, q.created
+		FROM queue q JOIN runs r ON r.id = q.run WHERE ?1 = '' OR (q.state, -q.priority, q.id) > (?1, -?2, ?3) ORDER BY q.state, q.priority DESC, q.id LIMIT ?4`,
+		after.State, after.Priority, after.Job, limit)
+	if err != nil {
+		return nil, err
+	}
+	return scanAll(rows, func(r *sql.Rows) (q Queued, err error) {
+		return q, r.Scan(&q.Run, &q.Job, &q.Task, &q.TaskName, &q.Path, &q.State, &q.Priority, &q.Attempts, &q.DueMS, &q.CreatedMS)
+	})
+}

@@ -310,7 +310,12 @@ func (s *Store) fill(ctx context.Context, row roundRow) (kernelwright.Round, err
 // Rounds returns the recorded rounds of a run, in order. A run without any, or
 // an unknown one, has none.
 func (s *Store) Rounds(ctx context.Context, runID int64) ([]kernelwright.Round, error) {
-	rows, err := s.read.QueryContext(ctx, roundQuery+`WHERE r.run = ? ORDER BY r.idx`, runID)
+	return s.RoundsAfter(ctx, runID, -1, -1)
+}
+
+// RoundsAfter is Rounds after an index, at most limit of them; -1 is no limit.
+func (s *Store) RoundsAfter(ctx context.Context, runID int64, index, limit int) ([]kernelwright.Round, error) {
+	rows, err := s.read.QueryContext(ctx, roundQuery+`WHERE r.run = ? AND r.idx > ? ORDER BY r.idx LIMIT ?`, runID, index, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -365,6 +370,15 @@ func (s *Store) Best(ctx context.Context, task, reference, deviceKey string) (ke
 const bestQuery = `WHERE r.task = ? AND r.device_key = ? AND r.standing > 0 AND (SELECT task_source FROM runs WHERE id = r.run) IS ?
 	ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`
 
+// ByExport returns the certified round whose exported file has this SHA-256
+// (hex): where a NAME.best.py came from. ErrNotFound where it is none of ours.
+func (s *Store) ByExport(ctx context.Context, sha256 string) (kernelwright.Round, error) {
+	if sha256 == "" {
+		return kernelwright.Round{}, ErrNotFound
+	}
+	return s.oneRound(ctx, "kernel "+sha256, `WHERE c.sha256 = ? ORDER BY r.run LIMIT 1`, sha256)
+}
+
 func (s *Store) oneRound(ctx context.Context, what, where string, args ...any) (kernelwright.Round, error) {
 	row, err := scanRound(s.read.QueryRowContext(ctx, roundQuery+where, args...).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -393,4 +407,23 @@ func (s *Store) Metric(ctx context.Context, runID int64, name string) (map[int]f
 		values[index] = value
 	}
 	return values, rows.Err()
+}
+
+// Measured is the value of a metric in a round of a run.
+type Measured struct {
+	Round int     `json:"round"`
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}
+
+// Metrics returns what was measured in the rounds of a run, by round and name; of one
+// name where that is given. At most limit are those after another one, the zero Measured
+// with round -1 being before all.
+func (s *Store) Metrics(ctx context.Context, runID int64, name string, after Measured, limit int) ([]Measured, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT m.idx, n.name, m.value FROM metrics m JOIN metric_names n ON n.id = m.name
+		WHERE m.run = ?1 AND m.idx >= ?2 AND (m.idx, n.name) > (?2, ?3) AND (?4 = '' OR n.name = ?4) ORDER BY m.idx, n.name LIMIT ?5`, runID, after.Round, after.Name, name, limit)
+	if err != nil {
+		return nil, err
+	}
+	return scanAll(rows, func(r *sql.Rows) (m Measured, err error) { return m, r.Scan(&m.Round, &m.Name, &m.Value) })
 }

@@ -213,16 +213,21 @@ type RunFilter struct {
 	Path      string
 	DeviceKey string
 	Status    kernelwright.RunStatus
-	// Before pages: only runs with a smaller ID. The next page's is the last
-	// ID of this one. 0 starts at the newest.
+	Strategy  string
+	Coder     string
+	SinceMS   int64 // created then or later
+	UntilMS   int64 // created before
+	// Before pages: only runs with a smaller ID, or with Oldest a larger one. The
+	// next page's is the last ID of this one. 0 starts at the newest.
 	Before int64
-	Limit  int // 0 means DefaultLimit
+	Oldest bool // the oldest first
+	Limit  int  // 0 means DefaultLimit
 }
 
 // DefaultLimit is how many rows a page has when nobody says.
 const DefaultLimit = 50
 
-// Runs returns the runs that match, newest first, without their tracebacks.
+// Runs returns the runs that match, the newest first unless Oldest, without their tracebacks.
 // Their best rounds carry the key figures only: no source, and of the verdict
 // what its columns hold (status, reason, level, times, speedup, headroom). Ask
 // Run for the rest.
@@ -247,8 +252,17 @@ func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, erro
 	if f.Status != "" {
 		narrow("runs.status = ?", f.Status)
 	}
-	if f.Before > 0 {
-		narrow("runs.id < ?", f.Before)
+	if f.Strategy != "" {
+		narrow("runs.strategy = ?", f.Strategy)
+	}
+	if f.Coder != "" {
+		narrow("runs.coder = ?", f.Coder)
+	}
+	if f.SinceMS != 0 {
+		narrow("runs.created >= ?", f.SinceMS)
+	}
+	if f.UntilMS != 0 {
+		narrow("runs.created < ?", f.UntilMS)
 	}
 	if f.Limit <= 0 {
 		f.Limit = DefaultLimit
@@ -259,10 +273,8 @@ func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, erro
 		LEFT JOIN verdicts v ON v.id = b.verdict
 		LEFT JOIN certificates ce ON ce.run = b.run AND ce.idx = b.idx
 		LEFT JOIN verdicts c ON c.id = ce.verdict`
-	if len(where) > 0 {
-		query += ` WHERE ` + strings.Join(where, " AND ")
-	}
-	rows, err := s.read.QueryContext(ctx, query+` ORDER BY runs.id DESC LIMIT ?`, append(args, f.Limit)...)
+	query, args = Page{From: f.Before, Oldest: f.Oldest, Limit: f.Limit}.query(query, "runs.id", where, args...)
+	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -80,9 +80,10 @@ func (s *Store) FinishPipeline(ctx context.Context, id int64, done bool) error {
 	return err
 }
 
-// Pipelines returns all of them, the oldest first.
-func (s *Store) Pipelines(ctx context.Context) ([]Pipeline, error) {
-	return s.pipelines(ctx, `SELECT id, settings, created, finished FROM pipelines ORDER BY id`)
+// Pipelines returns a page of the pipelines.
+func (s *Store) Pipelines(ctx context.Context, p Page) ([]Pipeline, error) {
+	query, args := p.query(`SELECT id, settings, created, finished FROM pipelines`, "id", nil)
+	return s.pipelines(ctx, query, args...)
 }
 
 // Pipeline returns one, or ErrNotFound.

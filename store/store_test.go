@@ -385,6 +385,9 @@ func TestBest(t *testing.T) {
 	if r := must(s.Run(ctx, b.ID))(t); r.Best != nil {
 		t.Errorf("its certification failed: %+v", r.Best)
 	}
+	if r := must(s.ByExport(ctx, "abc"))(t); r.RunID != a.ID {
+		t.Errorf("by export: %+v", r)
+	}
 	if _, err := s.Best(ctx, "f", "", "another device"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("another device: %v", err)
 	}

@@ -75,3 +75,23 @@ func (s *Store) task(ctx context.Context, query string, arg any) (kernelwright.T
 	}
 	return t, err
 }
+
+// Tasks returns tasks as they were last recorded, by fingerprint: at most limit of those
+// after one, of a name where that is given.
+func (s *Store) Tasks(ctx context.Context, name, after string, limit int) ([]kernelwright.Task, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT fingerprint FROM tasks WHERE fingerprint > ?1 AND (?2 = '' OR name = ?2) ORDER BY fingerprint LIMIT ?3`, after, name, limit)
+	if err != nil {
+		return nil, err
+	}
+	found, err := scanAll(rows, func(r *sql.Rows) (f string, err error) { return f, r.Scan(&f) })
+	if err != nil {
+		return nil, err
+	}
+	tasks := make([]kernelwright.Task, len(found))
+	for i, f := range found {
+		if tasks[i], err = s.Task(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	return tasks, nil
+}

@@ -61,6 +61,15 @@ func (s *Store) text(ctx context.Context, q querier, id int64) (string, error) {
 	return string(text), nil
 }
 
+// Text returns the recorded text with this SHA-256 (hex), or ErrNotFound.
+func (s *Store) Text(ctx context.Context, sha256 string) (string, error) {
+	id, err := s.textOf(ctx, sha256)
+	if err != nil || !id.Valid {
+		return "", fmt.Errorf("text %s: %w", sha256, ErrNotFound)
+	}
+	return s.text(ctx, s.read, id.Int64)
+}
+
 // textOf returns the id of the text with this SHA-256 (hex), null for none, or
 // ErrNotFound.
 func (s *Store) textOf(ctx context.Context, sha256 string) (id sql.NullInt64, err error) {

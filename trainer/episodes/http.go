@@ -2,50 +2,33 @@ package episodes
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/web"
 	"github.com/kernelwright/kernelwright/store"
 )
 
 // Limits of what comes over HTTP.
 const (
-	maxBody   = 32 << 20 // of a turn with a million ids and log-probabilities
-	maxHeader = 16 << 10
+	maxBody = 32 << 20 // of a turn with a million ids and log-probabilities
 	// Beyond smallBody only maxLarge bodies are read and decoded at once: that takes some
 	// ten times their size in memory.
 	smallBody = 1 << 20
 	maxLarge  = 2
 
-	readTimeout  = time.Minute
 	writeTimeout = time.Minute // of an answer, once it is there
-	idleTimeout  = 5 * time.Minute
 	// fullRetry is after how many seconds a client that found no place may ask again.
 	fullRetry = "5"
 	// maxEpisodes is of how many episodes one answer has the samples.
 	maxEpisodes = 10_000
 )
-
-// NewServer returns a server of the handlers, with limits and timeouts. A turn's
-// answer may take long: writing it is bounded, waiting for it is not.
-func NewServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler: h, ReadHeaderTimeout: readTimeout / 6, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-}
 
 // Handler serves the episodes: docs/episodes.md has the protocol. Without a token it
 // answers who names a loopback address as its host alone; with one, who knows it. What
@@ -62,15 +45,13 @@ func (e *Episodes) Handler(token string) http.Handler {
 	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("there is no %s %.100s here", r.Method, r.URL.Path), "docs/episodes.md has what there is")
 	})
-	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
 		switch {
-		case !sameOrigin(r):
+		case !web.SameOrigin(r):
 			refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "")
-		case token == "" && !Loopback(r.Host):
+		case token == "" && !web.Loopback(r.Host):
 			refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the server a token")
-		case token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1:
+		case token != "" && !web.Bearer(r, token):
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			refuse(w, http.StatusUnauthorized, "the token is missing, or another one", "send it as Authorization: Bearer TOKEN")
 		default:
@@ -78,29 +59,6 @@ func (e *Episodes) Handler(token string) http.Handler {
 			m.ServeHTTP(w, r)
 		}
 	})
-}
-
-// Loopback reports whether a host, with or without a port, is this machine's own.
-func Loopback(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
-}
-
-// sameOrigin reports whether a request is not of a page from elsewhere.
-func sameOrigin(r *http.Request) bool {
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
-		return false
-	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return true
-	}
-	u, err := url.Parse(origin)
-	return err == nil && u.Host != "" && u.Host == r.Host
 }
 
 func (e *Episodes) serveStart(w http.ResponseWriter, r *http.Request) {
@@ -203,7 +161,7 @@ func (e *Episodes) body(w http.ResponseWriter, r *http.Request) (body []byte, do
 	case <-e.ctx.Done():
 		return nil, done, errClosing
 	}
-	_ = control.SetReadDeadline(time.Now().Add(readTimeout))
+	_ = control.SetReadDeadline(time.Now().Add(web.ReadTimeout))
 	whole := bytes.NewBuffer(body)
 	_, err = whole.ReadFrom(r.Body)
 	return whole.Bytes(), func() { <-e.large }, err

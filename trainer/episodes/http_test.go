@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/internal/web"
 	"github.com/kernelwright/kernelwright/llm"
 )
 
@@ -244,7 +245,7 @@ func TestHugeRequests(t *testing.T) {
 // A request whose body does not come, or whose head has no end, is given up by the
 // server; a turn that waits for its verdict is not.
 func TestServerLimits(t *testing.T) {
-	s := NewServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+	s := web.NewServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
 	if s.ReadHeaderTimeout <= 0 || s.ReadTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 || s.WriteTimeout != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -259,7 +260,7 @@ func TestServerLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	head := "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 2*maxHeader) + "\r\n\r\n"
+	head := "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 2*web.MaxHeader) + "\r\n\r\n"
 	_, _ = c.Write([]byte(head)) // it may be closed meanwhile
 	b := make([]byte, 100)
 	n, _ := c.Read(b)

@@ -216,7 +216,7 @@ func (w *world) last() store.Night {
 
 func (w *world) count() int {
 	w.t.Helper()
-	all, err := w.store.Nights(w.t.Context(), 0)
+	all, err := w.store.Nights(w.t.Context(), store.Page{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -381,7 +381,7 @@ func TestANightOutlivesItsProcess(t *testing.T) {
 				w.called().end <- result{out: Outcome{Progress: Progress{Pipeline: 3, GPU: time.Minute}, Done: true}}
 				w.said("a night ended", 1)
 			}
-			all, err := w.store.Nights(t.Context(), 0)
+			all, err := w.store.Nights(t.Context(), store.Page{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/kernelwright/kernelwright/internal/web"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
 )
 
@@ -45,8 +46,8 @@ func serve(ctx context.Context, o episodes.Options) (*environment, error) {
 		return nil, err
 	}
 	env := &environment{url: "http://" + l.Addr().String(), token: hex.EncodeToString(secret), episodes: e, served: make(chan error, 1)}
-	env.server = episodes.NewServer(e.Handler(env.token), o.Log)
-	go func() { env.served <- env.server.Serve(episodes.LimitConnections(l, o.MaxOpen)) }()
+	env.server = web.NewServer(e.Handler(env.token), o.Log)
+	go func() { env.served <- env.server.Serve(web.LimitConnections(l, o.MaxOpen)) }()
 	return env, nil
 }
 

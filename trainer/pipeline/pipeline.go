@@ -135,7 +135,7 @@ func of(p Parts, row store.Pipeline) (*Pipeline, error) {
 // Newest returns the number of the newest pipeline that may be meant, or
 // store.ErrNotFound.
 func Newest(ctx context.Context, s *store.Store, meant func(store.Pipeline, Settings) (bool, error)) (int64, error) {
-	all, err := s.Pipelines(ctx)
+	all, err := s.Pipelines(ctx, store.Page{Oldest: true})
 	if err != nil {
 		return 0, err
 	}

@@ -42,7 +42,7 @@ func (k *seen) look(t *testing.T, folder string) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	all, err := s.Pipelines(ctx)
+	all, err := s.Pipelines(ctx, store.Page{Oldest: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func (k *seen) look(t *testing.T, folder string) {
 		t.Errorf("%d pipelines were left behind", open)
 	}
 	k.pipelines = int64(len(all))
-	spent, err := s.Nights(ctx, 0)
+	spent, err := s.Nights(ctx, store.Page{})
 	if err != nil || len(spent) < k.nights {
 		t.Errorf("%d nights are recorded, and %d were, %v", len(spent), k.nights, err)
 	}

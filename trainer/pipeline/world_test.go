@@ -210,7 +210,7 @@ func (w *world) done(ctx context.Context, pipeline int64) bool {
 
 // next returns the pipeline that has not come to its end, or begins one on what serves.
 func (w *world) next(ctx context.Context) (*Pipeline, error) {
-	all, err := w.store.Pipelines(ctx)
+	all, err := w.store.Pipelines(ctx, store.Page{Oldest: true})
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func (r *Registry) made(p store.Policy) (Policy, error) {
 
 // List returns all versions, removed ones too, the oldest first.
 func (r *Registry) List(ctx context.Context) ([]Policy, error) {
-	found, err := r.store.Policies(ctx)
+	found, err := r.store.Policies(ctx, store.Page{Oldest: true})
 	if err != nil {
 		return nil, err
 	}

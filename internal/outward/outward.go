@@ -1,4 +1,16 @@
-package cli
+// Package outward has what is printed and sent of values: the form of --json and of the
+// HTTP API. They are made of the same values as the record, by these rules:
+//   - What is not known is null, or absent where its key is optional (omitempty): an
+//     empty text always, and a number or struct that is zero where its field has the
+//     tag unknown:"0", or -1 where that says so.
+//   - A time is a text in ISO 8601, in UTC: a field with the tag time:"ms" holds Unix
+//     milliseconds, one with time:"day" those of a day's beginning; 0 is not known.
+//   - JSON within JSON is an object or a list: a field with the tag holds:"json".
+//   - A field with the tag keep:"empty" may be empty and known. One with keep:"zero" is
+//     there at 0, too, though its key is optional in the record.
+//
+// The record keeps its own form: digests rest on it.
+package outward
 
 import (
 	"encoding"
@@ -13,19 +25,10 @@ import (
 	"github.com/kernelwright/kernelwright/internal/ordered"
 )
 
-// What --json prints is made of the same values as the record, by these rules:
-//   - What is not known is null, or absent where its key is optional (omitempty): an
-//     empty text always, and a number or struct that is zero where its field has the
-//     tag unknown:"0", or -1 where that says so.
-//   - A time is a text in ISO 8601, in UTC: a field with the tag time:"ms" holds Unix
-//     milliseconds, one with time:"day" those of a day's beginning; 0 is not known.
-//   - JSON within JSON is an object or a list: a field with the tag holds:"json".
-//   - A field with the tag keep:"empty" may be empty and known. One with keep:"zero" is
-//     there at 0, too, though its key is optional in the record.
-//
-// The record keeps its own form: digests rest on it.
+// Of returns the outward form of a value, for encoding/json.
+func Of(v any) any { return outward(reflect.ValueOf(v)) }
 
-// outward returns what --json prints of a value.
+// outward returns the outward form of a value.
 func outward(v reflect.Value) any {
 	if !v.IsValid() {
 		return nil

@@ -1,0 +1,223 @@
+// Package api is the HTTP API of the daemon: what the record has, to read, as JSON in
+// the form of --json. Its OpenAPI document is made of the types that its handlers take
+// and return. docs/api.md is for its users.
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/outward"
+	"github.com/kernelwright/kernelwright/internal/web"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// Limits of a request and its answer.
+const (
+	maxBody    = 2 << 20 // bytes
+	maxAnswers = 64      // that are made at once
+	// answerTime is how long making an answer, and then writing it, may take.
+	answerTime = 20 * time.Second
+	// retryAfter is after how many seconds a client that was not served may ask again.
+	retryAfter = "5"
+)
+
+// Options are what an API needs. Store is required.
+type Options struct {
+	Store   *store.Store
+	Version string // of kernelwright
+	// Token is asked of every request where it is not empty. Without one, a request is
+	// answered that names a loopback address as its host.
+	Token string
+	// ReadToken is for requests that change nothing. It needs a Token beside it.
+	ReadToken string
+	// Shown is the status of a run as it is shown; nil: as it is recorded.
+	Shown func() func(kernelwright.Run) kernelwright.RunStatus
+	Log   *slog.Logger
+}
+
+// API serves the record. It is safe for concurrent use.
+type API struct {
+	o       Options
+	mux     *http.ServeMux
+	huma    huma.API
+	answers chan struct{} // has one for each that is made
+	counts  counter
+
+	mu      sync.Mutex
+	devices []kernelwright.Device // that take runs; nil: the daemon is not ready
+}
+
+// New returns the API of a store that is open.
+func New(o Options) *API {
+	a := &API{o: o, mux: http.NewServeMux(), answers: make(chan struct{}, maxAnswers)}
+	format := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
+	a.huma = humago.New(a.mux, huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI:    "3.1.0",
+			Info:       &huma.Info{Title: "kernelwright", Version: o.Version, Description: "What a daemon of kernelwright has recorded."},
+			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer), SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}},
+		},
+		Formats: map[string]huma.Format{"application/json": format, "json": format}, DefaultFormat: "application/json",
+		RejectUnknownQueryParameters: true,
+	})
+	a.health()
+	a.runs()
+	a.rounds()
+	a.tasks()
+	a.texts()
+	a.lessons()
+	a.benches()
+	a.training()
+	a.machine()
+	outwardSchemas(a.huma.OpenAPI().Components.Schemas)
+	document, err := json.MarshalIndent(a.huma.OpenAPI(), "", "  ")
+	if err != nil { // types of ours alone: cannot fail
+		panic(err)
+	}
+	a.mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(document, '\n'))
+	})
+	return a
+}
+
+// Ready says which devices take runs now.
+func (a *API) Ready(devices []kernelwright.Device) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.devices = append([]kernelwright.Device{}, devices...)
+}
+
+func (a *API) ready() []kernelwright.Device {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.devices
+}
+
+// marshal writes a value in its outward form.
+func marshal(w io.Writer, v any) error {
+	b, err := json.Marshal(outward.Of(v))
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// get mounts a handler that reads.
+func get[I, O any](a *API, path, summary string, handler func(context.Context, *I) (*O, error)) {
+	huma.Register(a.huma, operation(http.MethodGet, path, summary), func(ctx context.Context, in *I) (*O, error) {
+		out, err := handler(ctx, in)
+		return out, a.problem(ctx, err)
+	})
+}
+
+// operationName makes a path into a name for generated clients.
+var operationName = strings.NewReplacer("/api/v1", "", "/", "-", "{", "", "}", "")
+
+func operation(method, path, summary string) huma.Operation {
+	return huma.Operation{
+		Method: method, Path: path, Summary: summary, OperationID: strings.ToLower(method) + operationName.Replace(path), MaxBodyBytes: maxBody,
+		Errors: []int{http.StatusBadRequest, http.StatusNotFound, http.StatusServiceUnavailable}, Security: []map[string][]string{{"token": {}}},
+	}
+}
+
+// answer is what a handler that lists or shows something returns.
+type answer[T any] struct {
+	Body T
+}
+
+func say[T any](v T, err error) (*answer[T], error) {
+	if err != nil {
+		return nil, err
+	}
+	return &answer[T]{v}, nil
+}
+
+// ServeHTTP answers who may ask, and keeps within the limits.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	a.counts.requests.Add(1)
+	control := http.NewResponseController(w)
+	switch {
+	case !web.SameOrigin(r):
+		refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "open the page that this server has")
+		return
+	case a.o.Token == "" && !web.Loopback(r.Host):
+		refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the daemon a token")
+		return
+	case a.o.Token != "" && !web.Bearer(r, a.o.Token) && (a.o.ReadToken == "" || !reads(r) || !web.Bearer(r, a.o.ReadToken)):
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		refuse(w, http.StatusUnauthorized, "the token is missing, or another one, or may not change anything", "send it as Authorization: Bearer TOKEN")
+		return
+	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+		refuse(w, http.StatusBadRequest, "the parameters cannot be read: "+err.Error(), "write each as name=value, with % and & escaped")
+		return
+	}
+	select {
+	case a.answers <- struct{}{}:
+		defer func() { <-a.answers }()
+	default:
+		w.Header().Set("Retry-After", retryAfter)
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d answers are being made", maxAnswers), "ask again")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+	defer cancel()
+	kept := &keeper{header: w.Header(), status: http.StatusOK}
+	a.mux.ServeHTTP(kept, r.WithContext(ctx))
+	_ = control.SetWriteDeadline(time.Now().Add(answerTime)) // a recorder in a test has none
+	if _, pattern := a.mux.Handler(r); pattern == "" && kept.status >= 400 {
+		refuse(w, kept.status, fmt.Sprintf("there is no %s %.100s here", r.Method, r.URL.Path), "/openapi.json has what there is")
+		return
+	}
+	kept.send(w, r)
+}
+
+// reads reports whether a request changes nothing.
+func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// keeper keeps an answer until it is whole, so that it gets a tag.
+type keeper struct {
+	header http.Header
+	status int
+	body   []byte
+}
+
+func (k *keeper) Header() http.Header         { return k.header }
+func (k *keeper) WriteHeader(status int)      { k.status = status }
+func (k *keeper) Write(b []byte) (int, error) { k.body = append(k.body, b...); return len(b), nil }
+
+// send sends what was kept, or that the client has it.
+func (k *keeper) send(w http.ResponseWriter, r *http.Request) {
+	if k.status == http.StatusOK && reads(r) {
+		digest := sha256.Sum256(k.body)
+		tag := `"` + hex.EncodeToString(digest[:16]) + `"`
+		w.Header().Set("ETag", tag)
+		w.Header().Set("Cache-Control", "private, no-cache")
+		if has(r.Header.Values("If-None-Match"), tag) {
+			w.Header().Del("Content-Type")
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	w.WriteHeader(k.status)
+	_, _ = w.Write(k.body) // who went away reads nothing
+}

@@ -1,0 +1,46 @@
+package api
+
+import (
+	"context"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// machine has the routes of devices, costs, the queue and statistics.
+func (a *API) machine() {
+	get(a, "/api/v1/devices", "List devices that were ever recorded, the latest first.", func(ctx context.Context, in *Paged) (*answer[list[kernelwright.Device]], error) {
+		found, err := a.o.Store.Devices(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return slice(*in, found)
+	})
+	get(a, "/api/v1/costs", "List what was spent on language models, by day (UTC) and model, the latest day first.", func(ctx context.Context, in *struct {
+		Paged
+		Since string `query:"since" maxLength:"40" doc:"From this day on: a date, or a time in ISO 8601."`
+	}) (*answer[list[store.Spending]], error) {
+		since, err := moment("since", in.Since)
+		if err != nil {
+			return nil, err
+		}
+		found, err := a.o.Store.Spending(ctx, since)
+		if err != nil {
+			return nil, err
+		}
+		return slice(in.Paged, found)
+	})
+	get(a, "/api/v1/queue", "List the queue: what is worked on, then what waits, in its order.", func(ctx context.Context, in *Paged) (*answer[list[store.Queued]], error) {
+		var after store.Queued
+		if err := in.from(&after); err != nil {
+			return nil, err
+		}
+		found, err := a.o.Store.Queue(ctx, after, in.Limit+1)
+		return page(*in, found, func(q store.Queued) store.Queued {
+			return store.Queued{State: q.State, Priority: q.Priority, Job: q.Job}
+		}, err)
+	})
+	get(a, "/api/v1/stats", "How much there is of what.", func(ctx context.Context, _ *struct{}) (*answer[store.Counts], error) {
+		return say(a.o.Store.Counts(ctx))
+	})
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/api"
+	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/internal/web"
+)
+
+// maxClients is how many connections the HTTP API has at once, a listener's included.
+const maxClients = 512
+
+// served is the daemon's HTTP API while it is served.
+type served struct {
+	*api.API
+	server *http.Server
+	ended  chan error
+}
+
+// serveAPI begins to serve where the settings say so; nil: nowhere.
+func (r *room) serveAPI(a *app, o api.Options) (*served, error) {
+	h := r.config.HTTP
+	if h.Listen == "" {
+		return nil, nil
+	}
+	o.Token, o.ReadToken = strings.TrimSpace(a.getenv(config.APITokenEnv)), strings.TrimSpace(a.getenv(config.APIReadTokenEnv))
+	if err := checkHTTP(h, o); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", h.Listen)
+	if err != nil {
+		return nil, &Error{Code: ExitUsage, Text: "cannot listen on " + h.Listen, Err: err, Hint: "name another address with --listen; port 0 is any free one"}
+	}
+	o.Store, o.Version, o.Log = r.store, kernelwright.Version, r.log
+	o.Shown = func() func(kernelwright.Run) kernelwright.RunStatus {
+		working := r.working()
+		return func(run kernelwright.Run) kernelwright.RunStatus { return shownStatus(run, working) }
+	}
+	s := &served{API: api.New(o), ended: make(chan error, 1)}
+	s.server = web.NewServer(s.API, r.log)
+	limited := web.LimitConnections(l, maxClients)
+	scheme := "http"
+	if h.TLSCert != "" {
+		scheme = "https"
+		go func() { s.ended <- s.server.ServeTLS(limited, h.TLSCert, h.TLSKey) }()
+	} else {
+		go func() { s.ended <- s.server.Serve(limited) }()
+	}
+	r.log.Info("serving the HTTP API", "url", fmt.Sprintf("%s://%s", scheme, l.Addr()))
+	return s, nil
+}
+
+// checkHTTP says what is wrong with the address and the tokens.
+func checkHTTP(h config.HTTP, o api.Options) error {
+	host, _, err := net.SplitHostPort(h.Listen)
+	outside := !web.Loopback(host)
+	token := "make one with `openssl rand -hex 16`"
+	switch {
+	case err != nil:
+		return usage(fmt.Sprintf("--listen is %q", h.Listen), "it takes HOST:PORT, such as 127.0.0.1:7791")
+	case o.Token != "" && len(o.Token) < leastToken:
+		return usage(fmt.Sprintf("the token in %s has less than %d characters", config.APITokenEnv, leastToken), token)
+	case o.ReadToken != "" && len(o.ReadToken) < leastToken:
+		return usage(fmt.Sprintf("the token in %s has less than %d characters", config.APIReadTokenEnv, leastToken), token)
+	case o.ReadToken != "" && o.Token == "":
+		return usage(fmt.Sprintf("there is a token in %s, and none in %s", config.APIReadTokenEnv, config.APITokenEnv), "set both, or the second alone")
+	case outside && o.Token == "":
+		return usage(fmt.Sprintf("%s can be reached from elsewhere, and there is no token", h.Listen), "put one into the environment variable "+config.APITokenEnv+", or listen on 127.0.0.1")
+	case outside && h.TLSCert == "" && !h.Insecure:
+		return usage(fmt.Sprintf("%s can be reached from elsewhere, and there is no TLS", h.Listen), "name the files http.tls_cert and http.tls_key, or set http.insecure = true where something else encrypts")
+	}
+	return nil
+}
+
+// close ends what is served; requests in progress have a moment.
+func (s *served) close() error {
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), trainingStop)
+	defer cancel()
+	err := s.server.Shutdown(ctx)
+	if err != nil { // somebody does not read their answer
+		err = s.server.Close()
+	}
+	if last := <-s.ended; !errors.Is(last, http.ErrServerClosed) {
+		err = errors.Join(err, last)
+	}
+	return err
+}
