@@ -144,42 +144,6 @@ def test_all_of_it_adds_two_names() -> None:
     assert done.stdout == "kernelwright kwharness\n", done.stderr
 
 
-# Packages that are held to the house's sizes, and what may be larger, with its reason.
-HOUSE = ("referee",)
-MESSAGES = ("records", "requests", "verdicts")  # of base
-LARGER = {
-    "Verdict": "the keys of one message, as Go's struct has them",
-}
-
-
-def sizes(path: pathlib.Path) -> list[tuple[str, int, int]]:
-    """Returns what a module has of each limited kind: its name, how much, and the most."""
-    text = path.read_text()
-    found = [(path.stem, len(text.splitlines()), 500)]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            a = node.args
-            given = {x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs)} - {"self", "cls"}
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            found += [(node.name, lines, 60), (node.name, len(given), 6)]
-        elif isinstance(node, ast.ClassDef):
-            fields = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
-            own = {ast.unparse(t) for t in fields}
-            for n in ast.walk(node):
-                if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store):
-                    own |= {n.attr} if ast.unparse(n.value) == "self" else set()
-            found.append((node.name, len(own), 15))
-    return found
-
-
-def test_files_classes_and_functions_are_small() -> None:
-    """Lines of a file and of a function, parameters, and attributes of a class."""
-    held = [f for p in HOUSE for f in (OURS / p).glob("*.py")]
-    held += [OURS / "base" / f"{m}.py" for m in MESSAGES]
-    over = [(path.name, *of) for path in held for of in sizes(path) if of[1] > of[2]]
-    assert {name for _, name, _, _ in over} == LARGER.keys(), over
-
-
 def level(package: str) -> tuple[int, str]:
     """Returns what puts packages into the order in which they import each other."""
     return max((level(p)[0] + 1 for p in arrows()[package]), default=0), package
