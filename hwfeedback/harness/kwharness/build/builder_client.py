@@ -24,7 +24,6 @@ from kwharness.build.artifacts import (
     NATIVE,
     BuildFailed,
 )
-from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import (
     WorkerError,
     WorkerGone,
@@ -47,6 +46,7 @@ MAX_HEADER = 1 << 30
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
 # Whether a candidate of which something fails is imported, where it is built.
 NO_TRIAL, TRIAL, ALONE = "", "trial", "alone"
+EARLY = "early"  # nothing of the candidate is run: what takes that is not known
 _headers = threading.Lock()  # held while what many builds need is made
 
 Progress = Callable[[str], None]
@@ -104,8 +104,9 @@ def build(
     ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA. ``trial``:
     whether a candidate of which something fails is imported, so that it is known at once where it
     does not go on (TRIAL), for whatever reason (ALONE), or whether that is left to whoever runs it
-    (NO_TRIAL). ``forbids``: whether what policy forbids fails. ``keeps``: whether what it comes to
-    is kept, as anything is but what is tried for an explanation.
+    (NO_TRIAL). With EARLY the status "" says that it takes more to know what it comes to.
+    ``forbids``: whether what policy forbids fails. ``keeps``: whether what it comes to is kept, as
+    anything is but what is tried for an explanation.
 
     Returns ``build`` (a BuildReport), ``status`` ("" when it can be run, else rejected,
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
@@ -145,8 +146,8 @@ def build(
         if warm:
             shop.begin()
         runs = _Runs(forbids, _warm_inductor(cache_dir, text, device, forbids))
-        bad = _build_ahead(server, text, mode, result, shop, runs)
-        if trial != NO_TRIAL and (bad or shop.failures):
+        bad = _build_ahead(server, text, mode, result, shop, runs, early=trial == EARLY)
+        if trial not in (NO_TRIAL, EARLY) and (bad or shop.failures):
             _try(server, text, mode, arch, shop, trial, runs)
     except Failed as e:
         failed = e
@@ -157,6 +158,7 @@ def build(
         result |= {"status": failed.status, "reason": failed.reason}
         result["build"] |= failed.report
     result["build"]["seconds"] = time.monotonic() - start
+    keeps = keeps and (trial != EARLY or result["status"] != "")
     if keeps and result["status"] in object_cache.KEPT and not isinstance(failed, _Breach):
         object_cache.write_json(record_path, result)
     return result | {"made": shop.made}
@@ -319,11 +321,14 @@ def _build_ahead(
     result: dict[str, Any],
     shop: Workshop,
     runs: _Runs,
+    *,
+    early: bool = False,
 ) -> bool:
     """Builds what the candidate asks for at the top of its file where all of it compiles: a guess,
-    which spares its processes to wait for each. Returns whether it is a bad one.
+    which spares its processes to wait for each. Returns whether it is a bad one. ``early``: it is
+    not run, and only what it builds first is built.
 
-    Raises Failed for a text that is no candidate.
+    Raises Failed for a text that is no candidate, and for one whose first source does not compile.
     """
     with server.spawn("builder", {"sandbox": mode, "threads": 1} | runs.config) as worker:
         result["missing"] = worker.missing
@@ -346,6 +351,9 @@ def _build_ahead(
         result["triton"] = parsed["triton"]
         if parsed["form"] in ("none", "triton"):
             return False  # nothing to build yet: importing it is the candidate worker's business
+        _build_first(worker, text, shop)
+        if early:
+            return False
         requests, error = _recorded(worker, text, runs.forbids)
     for raw in requests:
         try:
@@ -360,6 +368,19 @@ def _build_ahead(
         objects = (a["sha256"] for a in shop.artifacts)
         result["build"]["code"] = toolchain.key(reports.beside(text, sources), *objects)
     return error
+
+
+def _build_first(worker: Worker, text: str, shop: Workshop) -> None:
+    """Builds what the candidate surely has built first, where its text tells. Raises Failed where
+    that fails: importing it would come to the same.
+    """
+    answer = _problem_if_dead(worker, {"op": "first", "source": text}, PARSE_TIMEOUT)
+    raw = None if isinstance(answer, str) else answer.get("request")
+    if raw is None:
+        return
+    failed = shop.get(raw)[1].failed
+    if failed is not None:
+        raise failed
 
 
 def _try(
@@ -377,6 +398,9 @@ def _try(
     There is no device here. So on a GPU, unless this is all that is asked, only what that has
     nothing to do with is the end. One that may compile runs where programs may be started.
     """
+    # Here, for who runs no candidate has no torch.
+    from kwharness.clients.candidate_client import CandidateClient
+
     config = {"sandbox": mode, "threads": 1} | runs.config
     if runs.config:
         worker = server.spawn("builder", config | {"runs": True})

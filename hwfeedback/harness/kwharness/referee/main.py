@@ -11,7 +11,6 @@ import functools
 import gc
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
 from kwharness.process import fork_client, sandbox
 from kwharness.process.policy import SandboxError
-from kwharness.referee import evaluation, faults, warm_pool
+from kwharness.referee import ahead, evaluation, faults, warm_pool
 from kwharness.referee.faults import Infrastructure
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
@@ -228,34 +227,9 @@ class Referee:
 
     def build_ahead(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Builds a candidate as its evaluation would, which then finds it built. No device is
-        needed. ``status`` is empty where it can be run, and for a reference, which is read first,
-        that seems to be no task: its inspection says more than any candidate does.
+        needed (ahead.py).
         """
-        start = time.monotonic()
-        mode = str(msg.get("sandbox") or "strict")
-        fingerprint = ""
-        if msg.get("reference"):
-            parsed = self._read(msg["reference"], mode)
-            if parsed["problems"]:
-                return {"status": ""}
-            fingerprint = parsed["normalised_hash"]
-        built = builder_client.build(
-            self.server,
-            msg["candidate"],
-            msg["cache_dir"],
-            msg["device"],
-            mode,
-            functools.partial(self.progress, "build"),
-            msg["arch"],
-            forbids=msg["custom_code"] != "any",
-        )
-        folders = kernelwright.cutlass_folders() if built.get("cutlass") else []
-        said = {n: built[n] for n in ("status", "reason", "language", "missing", "build")}
-        return said | {
-            "fingerprint": fingerprint,
-            "cutlass": kernelwright.cutlass_version(folders) if folders else "",
-            "seconds": round(time.monotonic() - start, 4),
-        }
+        return ahead.built(self.server, msg, self._read, self.progress)
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"
