@@ -29,7 +29,10 @@ func (e *Evaluator) Precheck(ctx context.Context, name, source string, cand kern
 		v := e.notUTF8(task, cand, level)
 		return &v, nil
 	}
-	v, err := e.buildAhead(ctx, task, cand, batch{}, level)
+	v, err := e.buildEarly(ctx, task, cand, batch{}, level)
+	if v == nil && err == nil {
+		v, err = e.buildAhead(ctx, task, cand, batch{}, level)
+	}
 	if err == nil || !inducible(ctx, err) {
 		return v, err
 	}
@@ -41,6 +44,9 @@ func (e *Evaluator) Precheck(ctx context.Context, name, source string, cand kern
 // then, and there is no lease. Where the device is free it is built beside what its
 // evaluation begins with.
 func (e *Evaluator) hold(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level) (lease Lease, failed *kernelwright.Verdict, err error) {
+	if failed, err = e.buildEarly(ctx, task, cand, of, level); failed != nil || err != nil {
+		return nil, failed, err
+	}
 	ahead := e.due(ctx)
 	if ahead {
 		if failed, err = e.buildAhead(ctx, task, cand, of, level); failed != nil || err != nil {
@@ -68,6 +74,14 @@ func (e *Evaluator) hold(ctx context.Context, task kernelwright.Task, cand kerne
 // buildAhead builds a candidate as its evaluation does, which finds it built then. It
 // returns the verdict on one that is not built, nil for one that is.
 func (e *Evaluator) buildAhead(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level) (*kernelwright.Verdict, error) {
+	result, err := e.super.request(ctx, "build_ahead", e.buildAheadBody(task, cand, of), quickTimeout)
+	if err != nil {
+		return nil, requestError(err)
+	}
+	return e.failedBuild(result, task, cand, level)
+}
+
+func (e *Evaluator) buildAheadBody(task kernelwright.Task, cand kernelwright.Candidate, of batch) buildAheadBody {
 	body := buildAheadBody{
 		Candidate: candidateBody{cand.Source, cand.Language}, Device: e.device.String(), Arch: e.architecture(),
 		CustomCode: e.options.CustomCode, Sandbox: e.options.Sandbox, CacheDir: e.cacheDir(),
@@ -78,10 +92,12 @@ func (e *Evaluator) buildAhead(ctx context.Context, task kernelwright.Task, cand
 	if task.Fingerprint == "" {
 		body.Reference = task.Source
 	}
-	result, err := e.super.request(ctx, "build_ahead", body, quickTimeout)
-	if err != nil {
-		return nil, requestError(err)
-	}
+	return body
+}
+
+// failedBuild is the verdict that an answer to build_ahead comes to; nil: it is built,
+// or that is not known.
+func (e *Evaluator) failedBuild(result json.RawMessage, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (*kernelwright.Verdict, error) {
 	var reply struct {
 		Fingerprint string                   `json:"fingerprint"`
 		Status      kernelwright.Status      `json:"status"` // empty: it is built

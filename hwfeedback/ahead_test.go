@@ -3,6 +3,7 @@ package hwfeedback
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -256,5 +257,38 @@ func TestAVerdictIsKeptUnderItsCeilings(t *testing.T) {
 	}
 	if !maps.Equal(b.Versions(), again.Versions()) {
 		t.Errorf("%v, then %v", b.Versions(), again.Versions())
+	}
+}
+
+// What does not compile is told by a server without torch, and no other one starts.
+// What that cannot tell, and whatever goes wrong with it, is left to the other.
+func TestACompileErrorWaitsForNoTorch(t *testing.T) {
+	for name, c := range map[string]struct {
+		source string // of the candidate
+		mode   string // of the server without torch
+		starts int    // of the other one
+		status kernelwright.Status
+	}{
+		"a compile error":       {"compile_error", "", 0, kernelwright.BuildFailed},
+		"one that may run":      {"good", "", 1, kernelwright.Correct},
+		"a server that is none": {"compile_error", "no_torch", 1, kernelwright.BuildFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start, starts := counted(t)
+			early := newEarlyBuilds(double(t, c.mode), func() error { return nil }, nil, slog.New(slog.DiscardHandler))
+			cache := &memoryCache{}
+			remember(t.Context(), cache, slog.New(slog.DiscardHandler), cacheVersions, "/a/python", knownVersions{"stamp", map[string]string{"python": "3", "torch": "double"}})
+			e := &Evaluator{cache: cache, env: pythonEnv{Interpreter: "/a/python", Stamp: "stamp"}, early: early}
+			b := openBenchAs(t, Options{DataDir: t.TempDir(), Lazy: true}, e, start)
+			if pre, err := b.Precheck(t.Context(), "new", "reference", kernelwright.Candidate{Source: "compile_error"}, kernelwright.Quick); c.starts == 0 && (err != nil || pre == nil || pre.Task != "reference") {
+				t.Errorf("before the reference is known: %+v, %v", pre, err)
+			}
+			if v := b.evaluate(c.source, kernelwright.Quick); v.Status != c.status {
+				t.Errorf("got %+v", v)
+			}
+			if *starts != c.starts {
+				t.Errorf("%d starts, want %d", *starts, c.starts)
+			}
+		})
 	}
 }

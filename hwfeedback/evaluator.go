@@ -59,6 +59,7 @@ type Evaluator struct {
 	cache    Cache
 	turn     *turn
 	super    *supervisor
+	early    *earlyBuilds  // nil: none
 	patience time.Duration // with the self-test; 0: selfTestTimeout
 	close    sync.Once
 }
@@ -102,6 +103,7 @@ func (e *Evaluator) refereeConfig() map[string]any {
 // time. Requests that still run fail. It may be called more than once.
 func (e *Evaluator) Close() error {
 	e.close.Do(func() {
+		e.early.close()
 		e.super.close()
 		e.turn.close()
 	})

@@ -68,6 +68,7 @@ func (e *Evaluator) starting(start func(context.Context) (*forkServer, error)) f
 			return nil, err
 		}
 		e.came.Store(true)
+		e.early.close() // nobody asks it any more
 		if err := e.agrees(ctx, server.versions); err != nil {
 			server.stop()
 			return nil, err

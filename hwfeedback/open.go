@@ -41,20 +41,39 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	start := func(ctx context.Context) (*forkServer, error) {
 		return startForkServer(ctx, env.Interpreter, folder, vars, o.Log)
 	}
+	var warm *warmServers
 	if o.KeepWarm > 0 && o.Sandbox == "strict" {
-		start = warmServers{filepath.Join(o.DataDir, "warm"), env, folder, vars, o.KeepWarm}.first(start, o.Log)
+		warm = &warmServers{filepath.Join(o.DataDir, "warm"), env, folder, vars, o.KeepWarm}
+		start = warm.first(start, o.Log)
+	}
+	unpack := func() error {
+		if _, err := h.unpack(o.DataDir); err != nil {
+			return &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
+		}
+		return nil
 	}
 	unpacked := func(ctx context.Context) (*forkServer, error) {
-		if _, err := h.unpack(o.DataDir); err != nil {
-			return nil, &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
+		if err := unpack(); err != nil {
+			return nil, err
 		}
 		return start(ctx)
+	}
+	var early *earlyBuilds
+	if o.Lazy {
+		early = newEarlyBuilds(func(ctx context.Context) (*forkServer, error) {
+			return startForkServer(ctx, env.Interpreter, folder, vars, o.Log, "--early")
+		}, unpack, warm, o.Log)
 	}
 	var idle time.Duration
 	if g != nil { // on a CPU nothing is begun ahead
 		idle = turnIdle
 	}
-	return open(ctx, &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, turn: newTurn(leases, idle)}, unpacked)
+	e := &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, turn: newTurn(leases, idle), early: early}
+	opened, err := open(ctx, e, unpacked)
+	if err != nil {
+		early.close()
+	}
+	return opened, err
 }
 
 // open starts the processes of an Evaluator and has its device.

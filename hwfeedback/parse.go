@@ -25,7 +25,10 @@ func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, err
 		return p, nil
 	}
 	body := parseBody{source, what, e.options.Sandbox}
-	result, err := e.super.request(ctx, "parse", body, parseTimeout)
+	result, err := e.askEarly(ctx, "parse", body, parseTimeout)
+	if result == nil && err == nil {
+		result, err = e.super.request(ctx, "parse", body, parseTimeout)
+	}
 	if err != nil {
 		return p, err
 	}

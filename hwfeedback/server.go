@@ -58,8 +58,8 @@ type forkServer struct {
 }
 
 // startForkServer starts it and waits until torch is imported. When that
-// fails the error quotes what Python said.
-func startForkServer(ctx context.Context, python, harness string, env []string, log *slog.Logger) (*forkServer, error) {
+// fails the error quotes what Python said. more are words of its command.
+func startForkServer(ctx context.Context, python, harness string, env []string, log *slog.Logger, more ...string) (*forkServer, error) {
 	control, peer, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 	printed := &words{file: stderr, end: tail{limit: stderrTail}}
 	f.said = printed.said
 	// -I: nothing of the user's Python settings, no current folder on the path.
-	f.cmd = exec.Command(python, "-I", "-B", filepath.Join(harness, forkServerScript))
+	f.cmd = exec.Command(python, append([]string{"-I", "-B", filepath.Join(harness, forkServerScript)}, more...)...)
 	f.cmd.Env = env
 	f.cmd.Dir = harness
 	f.cmd.Stdout, f.cmd.Stderr = stderrWriter, stderrWriter

@@ -39,6 +39,12 @@ type warmServers struct {
 // that is being started has readyTimeout.
 const warmReady = 10 * time.Second
 
+// warmAnswers is how long one that has imported torch may take to say so: where it
+// does not, who asks does without it.
+const warmAnswers = 100 * time.Millisecond
+
+const lockNow = unix.LOCK_EX | unix.LOCK_NB
+
 // first returns a start that takes a warm server the first time. Who asks
 // again has lost it, or does not trust it any more: that one is retired.
 func (w warmServers) first(start func(context.Context) (*forkServer, error), log *slog.Logger) func(context.Context) (*forkServer, error) {
@@ -90,20 +96,16 @@ func (w warmServers) path(suffix string) string { return filepath.Join(w.folder,
 // where there is none. Stopping what it returns ends what was forked over that
 // connection, and leaves the server.
 func (w warmServers) connect(ctx context.Context) (*forkServer, error) {
-	if err := os.MkdirAll(w.folder, 0o700); err != nil {
+	if err := w.makeFolder(); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(w.folder, 0o700); err != nil {
-		return nil, err
-	}
-	// Two that start at once share one server.
-	lock, err := os.OpenFile(w.path(".lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	lock, err := w.lock()
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
 	for {
-		err := flock(lock, unix.LOCK_EX|unix.LOCK_NB)
+		err := flock(lock, lockNow)
 		if err == nil {
 			break
 		}
@@ -116,7 +118,11 @@ func (w warmServers) connect(ctx context.Context) (*forkServer, error) {
 		case <-time.After(kernelwright.Training.FirstPoll.Duration):
 		}
 	}
-	if f, err := w.dial(ctx, warmReady); err == nil || ctx.Err() != nil {
+	wait := warmReady
+	if w.young() {
+		wait = readyTimeout
+	}
+	if f, err := w.dial(ctx, wait); err == nil || ctx.Err() != nil {
 		return f, err
 	}
 	w.sweep()
@@ -131,6 +137,18 @@ func (w warmServers) connect(ctx context.Context) (*forkServer, error) {
 		}
 	}
 	return f, err
+}
+
+func (w warmServers) makeFolder() error {
+	if err := os.MkdirAll(w.folder, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(w.folder, 0o700)
+}
+
+// lock opens the file by which two that start at once share one server.
+func (w warmServers) lock() (*os.File, error) {
+	return os.OpenFile(w.path(".lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
 }
 
 // sweep removes what servers that have ended left.

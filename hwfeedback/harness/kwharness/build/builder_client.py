@@ -32,7 +32,6 @@ from kwharness.build.build_process import (
     recorded,
     warm,
 )
-from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import (
     WorkerError,
     WorkerGone,
@@ -42,13 +41,14 @@ from kwharness.clients.errors import (
 from kwharness.clients.workshop import Failed, Made, Workshop, sources_of
 from kwharness.machine import toolchain
 from kwharness.process import policy
-from kwharness.process.fork_client import ForkServer
+from kwharness.process.fork_client import ForkServer, Worker
 from kwharness.torch_compile import inductor
 
 PARSE_TIMEOUT = 20.0
 FACTS_TIMEOUT = 60.0
 # Whether a candidate of which something fails is imported, where it is built.
 NO_TRIAL, TRIAL, ALONE = "", "trial", "alone"
+EARLY = "early"  # nothing of the candidate is run: what takes that is not known
 
 
 def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dict[str, Any]:
@@ -103,8 +103,9 @@ def build(
     ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA. ``trial``:
     whether a candidate of which something fails is imported, so that it is known at once where it
     does not go on (TRIAL), for whatever reason (ALONE), or whether that is left to whoever runs it
-    (NO_TRIAL). ``forbids``: whether what policy forbids fails. ``keeps``: whether what it comes to
-    is kept, as anything is but what is tried for an explanation.
+    (NO_TRIAL). With EARLY the status "" says that it takes more to know what it comes to.
+    ``forbids``: whether what policy forbids fails. ``keeps``: whether what it comes to is kept, as
+    anything is but what is tried for an explanation.
 
     Returns ``build`` (a BuildReport), ``status`` ("" when it can be run, else rejected,
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
@@ -117,23 +118,21 @@ def build(
     record_path = object_cache.path_in(
         cache_dir, "builds", object_cache.build_key(text, device, arch, forbids) + ".json"
     )
-    known = object_cache.kept_build(record_path)
-    if known is not None:
+    if (known := object_cache.kept_build(record_path)) is not None:
         known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
         return known
     result = _blank(candidate.get("language") or "cpp")
     note = progress or (lambda _: None)
-    # What NVRTC needs for its first compilation takes as long as reading the candidate.
-    warm = bool(arch) and _seems_launched(text)
+    warm = bool(arch) and _seems_launched(text)  # NVRTC, which takes as long as reading a text
     maker = partial(Maker, server, cache_dir, mode, arch, text, note, warm)
     shop, failed = Workshop(maker, object_cache.opened), None
     note("reading the candidate")
     try:
         if warm:
             shop.begin()
-        runs = _Runs(forbids, _warm_inductor(cache_dir, text, device, forbids))
+        runs = _Runs(forbids, _warm_inductor(cache_dir, text, device, forbids), trial == EARLY)
         bad = _build_ahead(server, text, mode, result, shop, runs)
-        if trial != NO_TRIAL and (bad or shop.failures):
+        if trial not in (NO_TRIAL, EARLY) and (bad or shop.failures):
             _try(server, text, mode, arch, shop, trial, runs)
     except Failed as e:
         failed = e
@@ -141,6 +140,7 @@ def build(
         shop.leave()
     _add_made(result, text, shop.made)
     _finish(result, failed, time.monotonic() - start)
+    keeps = keeps and (trial != EARLY or result["status"] != "")
     if keeps and result["status"] in object_cache.KEPT and not isinstance(failed, _Breach):
         object_cache.write_json(record_path, result)
     return result | {"made": shop.made}
@@ -282,6 +282,7 @@ class _Runs(NamedTuple):
 
     forbids: bool  # what policy forbids fails
     config: dict[str, Any]  # what its process has for torch.compile, {} where that may not run
+    early: bool = False  # it does not
 
 
 def _warm_inductor(cache_dir: str, text: str, device: str, forbids: bool) -> dict[str, Any]:
@@ -300,9 +301,10 @@ def _build_ahead(
     runs: _Runs,
 ) -> bool:
     """Builds what the candidate asks for at the top of its file where all of it compiles: a guess,
-    which spares its processes to wait for each. Returns whether it is a bad one.
+    which spares its processes to wait for each. Returns whether it is a bad one. Where it is early
+    the candidate is not run, and only what it builds first is built.
 
-    Raises Failed for a text that is no candidate.
+    Raises Failed for a text that is no candidate, and for one whose first source does not compile.
     """
     with server.spawn("builder", {"sandbox": mode, "threads": 1} | runs.config) as worker:
         result["missing"] = worker.missing
@@ -325,6 +327,9 @@ def _build_ahead(
         result["triton"] = parsed["triton"]
         if parsed["form"] in ("none", "triton"):
             return False  # nothing to build yet: importing it is the candidate worker's business
+        _build_first(worker, text, shop)
+        if runs.early:
+            return False
         requests, error = recorded(worker, text, runs.forbids)
     for raw in requests:
         try:
@@ -339,6 +344,19 @@ def _build_ahead(
         objects = (a["sha256"] for a in shop.artifacts)
         result["build"]["code"] = toolchain.key(reports.beside(text, sources), *objects)
     return error
+
+
+def _build_first(worker: Worker, text: str, shop: Workshop) -> None:
+    """Builds what the candidate surely has built first, where its text tells. Raises Failed where
+    that fails: importing it would come to the same.
+    """
+    answer = problem_if_dead(worker, {"op": "first", "source": text}, PARSE_TIMEOUT)
+    raw = None if isinstance(answer, str) else answer.get("request")
+    if raw is None:
+        return
+    failed = shop.get(raw)[1].failed
+    if failed is not None:
+        raise failed
 
 
 def _try(
@@ -356,6 +374,9 @@ def _try(
     There is no device here. So on a GPU, unless this is all that is asked, only what that has
     nothing to do with is the end. One that may compile runs where programs may be started.
     """
+    # Here, for who runs no candidate has no torch.
+    from kwharness.clients.candidate_client import CandidateClient
+
     config = {"sandbox": mode, "threads": 1} | runs.config
     if runs.config:
         worker = server.spawn("builder", config | {"runs": True})

@@ -27,6 +27,9 @@ events on a connection (see protocol.schema.json):
                                  and how often it asked for which files that are not its own
     {"type": "ping", "id"}    -> {"type": "pong", "id", "threads", "workers"}
 
+With ``--early`` it has not imported torch, and forks what reads and compiles alone
+(``worker_start.EARLY``): a compiler's error need not wait for torch.
+
 A spawn without "config" has its worker wait for {"type": "start", "config"} with further
 descriptors on the worker's own socket, so that what is meant for the worker never passes through
 this process.
@@ -40,7 +43,10 @@ import sys
 if __name__ == "__main__":
     sys.path.insert(0, os.path.realpath(os.path.join(__file__, "..", "..", "..")))
 
-from kwharness.process import parent
+from kwharness.process import bytecode, parent
+
+if __name__ == "__main__":
+    bytecode.keep()
 
 if __name__ == "__main__" and "--path" not in sys.argv:  # one kept warm outlives its starter
     parent.follow(parent.CONTROL_FD)
@@ -62,7 +68,7 @@ from typing import Any
 
 from kwharness.base.protocol import Channel, Closed, ProtocolError
 from kwharness.machine import allocator
-from kwharness.process import linux, policy, spawn_request, worker_start
+from kwharness.process import linux, policy, spawn_request, without_torch, worker_start
 from kwharness.process.audit import Listener
 
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
@@ -613,8 +619,34 @@ def _read_line(fd: int) -> dict[str, Any]:
         return {}
 
 
+def _import() -> None:
+    """Imports torch and all that workers run."""
+    with bytecode.of_others():
+        import torch  # noqa: F401
+
+        with contextlib.suppress(ImportError):
+            import numpy.random  # noqa: F401  # seeded in every worker, and lazy
+
+    for module in worker_start.MODULES.values():
+        # Where one is broken its worker will say so; the others must go on.
+        with contextlib.suppress(Exception):
+            prepare = getattr(importlib.import_module(module), "prepare", None)
+            if prepare is not None:  # what its processes would else do once each
+                prepare()
+
+
+def _import_early() -> None:
+    """Imports what reads and compiles. No other worker is forked from here on."""
+    without_torch.install()
+    worker_start.MODULES.clear()
+    worker_start.MODULES.update(worker_start.EARLY)
+    for module in worker_start.MODULES.values():
+        importlib.import_module(module)
+
+
 def main() -> None:
-    allocator.preload()
+    if "--early" not in sys.argv:
+        allocator.preload()
     # Set before torch comes in: each would start threads, or a pool of processes, where only one
     # may be.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -625,29 +657,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The fork server: see its source.")
     parser.add_argument("--path", default="", help="of the socket, where descriptor 3 listens")
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--early", action="store_true", help="without torch")
     parser.add_argument("--huge", type=float, default=HUGE_S, metavar="SECONDS", help="HUGE_S")
     args = parser.parse_args()
     control = socket.socket(fileno=parent.CONTROL_FD)
     os.set_inheritable(parent.CONTROL_FD, False)
-    with allocator.heap_in_huge_pages(HEAP_BYTES):
-        import torch  # noqa: F401
-
-        with contextlib.suppress(ImportError):
-            import numpy.random  # noqa: F401  # seeded in every worker, and lazy
-
-        for module in worker_start.MODULES.values():
-            # Where one is broken its worker will say so; the others must go on.
-            with contextlib.suppress(Exception):
-                prepare = getattr(importlib.import_module(module), "prepare", None)
-                if prepare is not None:  # what its processes would else do once each
-                    prepare()
+    if args.early:
+        _import_early()
+    else:
+        with allocator.heap_in_huge_pages(HEAP_BYTES):
+            _import()
+    bytecode.done()
     linux.become_subreaper()
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:
         raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")
     gc.collect()
     gc.freeze()
-    allocator.collapse(args.huge)
+    if not args.early:
+        allocator.collapse(args.huge)
     if not args.path:
         parent.lead(parent.CONTROL_FD)
     Server(control, args.path, args.idle).serve()

@@ -27,6 +27,8 @@ MODULES = {
     "builder": "kwharness.workers.builder",
     "profiler": "kwharness.workers.profiler",
 }
+# Of a server without torch.
+EARLY = {"referee": "kwharness.referee.early", "builder": "kwharness.workers.early_builder"}
 
 
 def run_child(body: Any) -> None:

@@ -11,7 +11,6 @@ import functools
 import gc
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,7 @@ from kwharness.machine import device as devices
 from kwharness.machine.health import Ill
 from kwharness.process import fork_client, sandbox
 from kwharness.process.policy import SandboxError
-from kwharness.referee import context, evaluation, faults, warm_pool
+from kwharness.referee import ahead, context, evaluation, faults, warm_pool
 from kwharness.referee.faults import Infrastructure
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
@@ -231,34 +230,10 @@ class Referee:
 
     def build_ahead(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Builds a candidate as its evaluation would, which then finds it built. No device is
-        needed. ``status`` is empty where it can be run, and for a reference, which is read first,
-        that seems to be no task: its inspection says more than any candidate does.
+        needed (ahead.py).
         """
-        start = time.monotonic()
         asked = requests.BuildAhead.from_json(msg)
-        fingerprint = ""
-        if asked.reference:
-            parsed = self._read(asked.reference, asked.sandbox)
-            if parsed["problems"]:
-                return {"status": ""}
-            fingerprint = parsed["normalised_hash"]
-        built = builder_client.build(
-            self.server,
-            asked.candidate.to_json(),
-            asked.cache_dir,
-            asked.device,
-            asked.sandbox,
-            functools.partial(self.progress, "build"),
-            asked.arch,
-            forbids=asked.custom_code != requests.ANY_CODE,
-        )
-        folders = kernelwright.cutlass_folders() if built.get("cutlass") else []
-        said = {n: built[n] for n in ("status", "reason", "language", "missing", "build")}
-        return said | {
-            "fingerprint": fingerprint,
-            "cutlass": kernelwright.cutlass_version(folders) if folders else "",
-            "seconds": round(time.monotonic() - start, 4),
-        }
+        return ahead.built(self.server, asked, self._read, self.progress)
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         asked = requests.Export.from_json(msg)

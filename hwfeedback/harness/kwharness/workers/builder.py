@@ -15,6 +15,7 @@ from kwharness.build import (
     artifacts,
     compilers,
     cuda_toolkit,
+    first_request,
     forbidden,
     sass,
     source,
@@ -24,14 +25,16 @@ from kwharness.export import inline_loader
 from kwharness.standalone import looks
 from kwharness.torch_compile import inductor
 from kwharness.workers import candidate as worker_candidate
-from kwharness.workers import serving
+from kwharness.workers import early_builder, serving
 
 FILENAME = "candidate.py"
 MAX_OBJECT = 256 << 20
 
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
-    """Serves ``parse``, ``record``, ``export``, ``compile``, ``facts``; ``cold``, then ``look``."""
+    """Serves ``parse``, ``first``, ``record``, ``export``, ``compile``, ``facts``; ``cold``, then
+    ``look``.
+    """
     if config.get("runs"):  # a candidate, so that its Triton kernels are compiled
         worker_candidate.main(channel, config, fds)
         return
@@ -48,6 +51,10 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         candidate = msg["what"] == "candidate"
         text = inline_loader.read_as(msg["source"]) if candidate else msg["source"]
         return source.parse(text, msg["what"])
+
+    def first(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        text = inline_loader.read_as(msg["source"])
+        return {"request": first_request.first_request(text)}
 
     def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         nonlocal recorded
@@ -69,6 +76,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     alone = looks.Server()
     ops = {
         "parse": parse,
+        "first": first,
         "export": lambda msg, _: {
             "source": inline_loader.standalone(msg["source"], about=msg.get("about"))
         },
@@ -107,6 +115,9 @@ def _record(text: str, *, forbids: bool) -> dict[str, Any]:
 
 def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
     request = msg["request"]
+    if request["kind"] == artifacts.NATIVE:
+        early_builder.compile_native(channel, request)
+        return
     with tempfile.TemporaryDirectory() as folder:
         if request["kind"] == "header":
             more = cuda_toolkit.cuda_includes() if request["cuda"] else ()
@@ -114,27 +125,10 @@ def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
             report: dict[str, Any] = {"object": built}
         elif request["kind"] == "helper":
             report = {"object": compilers.compile_helper(light, folder)}
-        elif request["kind"] == artifacts.NATIVE:
-            if request["launched"]:
-                report = compilers.compile_kernels(request, folder)
-            elif request["language"] == "cuda":
-                report = compilers.compile_cuda(request, folder)
-            else:
-                report = compilers.compile_native(request, folder)
         elif request.get("whole"):
             report = torch_extension.compile_as_torch(request, folder)
         elif request.get("language") == "cuda":
             report = compilers.compile_inline_cuda(request, folder, light)
         else:
             report = compilers.compile_inline(request, folder, light)
-        for kernel in report.get("kernels", ()):
-            kernel["name"] = sass.demangled(kernel["name"])
-        path = report.pop("object")
-        if not path:
-            channel.send({"ok": True, "built": False, **report})
-            return
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            channel.send({"ok": True, "built": True, **report}, [fd])
-        finally:
-            os.close(fd)
+        early_builder.answer(channel, report)

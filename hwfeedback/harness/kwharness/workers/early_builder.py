@@ -1,0 +1,75 @@
+"""The builder of a fork server without torch (``forkserver --early``): it reads foreign texts and
+runs the compiler, and no candidate.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from kwharness.base.protocol import Channel, Closed
+from kwharness.build import artifacts, compilers, first_request, sass, source
+from kwharness.export import inline_loader
+
+
+def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    """Serves ``parse``, ``first`` and ``compile``."""
+    del fds
+    if config.get("cuda_home"):
+        os.environ["CUDA_HOME"] = str(config["cuda_home"])
+    while True:
+        try:
+            msg, _ = channel.recv()
+        except Closed:
+            return
+        try:
+            answer = _answer(channel, msg)
+        except Closed:
+            return
+        except BaseException as e:
+            error = {"type": type(e).__name__, "message": str(e)[:2000], "traceback": ""}
+            answer = {"ok": False, "error": error}
+        if answer is not None:
+            channel.send({"ok": True, **answer})
+
+
+def _answer(channel: Channel, msg: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the answer, None where it was given."""
+    if msg["op"] == "compile":
+        compile_native(channel, msg["request"])
+        return None
+    text = msg["source"]
+    if msg["op"] == "first":
+        return {"request": first_request.first_request(inline_loader.read_as(text))}
+    candidate = msg["what"] == "candidate"
+    return source.parse(inline_loader.read_as(text) if candidate else text, msg["what"])
+
+
+def compile_native(channel: Channel, request: dict[str, Any]) -> None:
+    """Compiles a source of ``native`` and answers with the object."""
+    if request["kind"] != artifacts.NATIVE:
+        raise ValueError(f"it is {request['kind']!r:.40}")
+    with tempfile.TemporaryDirectory() as folder:
+        if request["launched"]:
+            report = compilers.compile_kernels(request, folder)
+        elif request["language"] == "cuda":
+            report = compilers.compile_cuda(request, folder)
+        else:
+            report = compilers.compile_native(request, folder)
+        answer(channel, report)
+
+
+def answer(channel: Channel, report: dict[str, Any]) -> None:
+    """Answers with what a compiler said, and with the object where there is one."""
+    for kernel in report.get("kernels", ()):
+        kernel["name"] = sass.demangled(kernel["name"])
+    path = report.pop("object")
+    if not path:
+        channel.send({"ok": True, "built": False, **report})
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        channel.send({"ok": True, "built": True, **report}, [fd])
+    finally:
+        os.close(fd)
