@@ -17,7 +17,7 @@ import pytest
 
 from kwharness.base import paths
 from kwharness.base.constants import SHARED
-from kwharness.workers import reference
+from kwharness.workers import loaded
 
 ROOT = pathlib.Path(paths.ROOT).parents[1]
 FILES = ("hwfeedback/harness/kwharness/base/constants.toml", "trainer/rl/constants.toml")
@@ -124,4 +124,4 @@ def test_every_key_is_read_in_both_languages() -> None:
 
 def test_every_baseline_can_be_compiled() -> None:
     eager, *compiled = SHARED.baselines + SHARED.gpu_baselines
-    assert eager == "eager" and set(compiled) == set(reference.COMPILED)
+    assert eager == "eager" and set(compiled) == set(loaded.COMPILED)

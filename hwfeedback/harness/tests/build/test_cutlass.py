@@ -20,7 +20,7 @@ from kwharness.build import artifacts, builder_client, compilers
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
 from kwharness.referee import doctor
-from kwharness.standalone import interpreter, looks
+from kwharness.standalone import looks
 from kwharness.workers import stand_in_compiler
 
 EXAMPLE = (
@@ -268,7 +268,7 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
         def end(self, _: float) -> int:
             return 1
 
-    monkeypatch.setattr(interpreter, "_Interpreter", Interpreter)
+    monkeypatch.setattr(looks, "Interpreter", Interpreter)
     for name in ("CUTLASS_PATH", "CPATH"):
         monkeypatch.setenv(name, "")
     folders = [str(checkout / "include"), str(checkout / "tools/util/include")]

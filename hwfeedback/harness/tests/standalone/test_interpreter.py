@@ -427,13 +427,13 @@ def test_where_there_are_no_few_inputs_it_is_looked_at_on_all(
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the interpreters, or of the tools above them."""
     pids: list[int] = []
-    begin = interpreter._Interpreter.__init__
+    begin = interpreter.Interpreter.__init__
 
     def begun(self: Any, *given: Any, **more: Any) -> None:
         begin(self, *given, **more)
         pids.append(self._process.pid)
 
-    monkeypatch.setattr(interpreter._Interpreter, "__init__", begun)
+    monkeypatch.setattr(interpreter.Interpreter, "__init__", begun)
     return pids
 
 

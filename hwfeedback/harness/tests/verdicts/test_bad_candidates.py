@@ -15,7 +15,7 @@ from kwharness.build import build_process
 from kwharness.clients import workshop
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
-from kwharness.referee import evaluation
+from kwharness.referee import trial
 
 pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
 
@@ -92,7 +92,7 @@ def test_so_many_may_be_built(judge: Judge) -> None:
 
 
 def test_a_constructor_that_takes_long(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "LOAD_S", 3.0)
+    monkeypatch.setattr(trial, "LOAD_S", 3.0)
     text = candidate("import time\ntime.sleep(3600)\nself.lib = native(source=SOURCE)")
     v = judge.verdict(TASK, text, built=True)
     assert v["status"] == "timed_out" and "constructing ModelNew took over 3 s" in v["reason"]
@@ -101,7 +101,7 @@ def test_a_constructor_that_takes_long(judge: Judge, monkeypatch: pytest.MonkeyP
 def test_what_is_built_for_a_constructor_is_not_its_time(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "LOAD_S", 3.0)
+    monkeypatch.setattr(trial, "LOAD_S", 3.0)
     real = build_process._compile
 
     def slow(*given: Any) -> Any:

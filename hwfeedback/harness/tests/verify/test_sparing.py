@@ -45,6 +45,7 @@ from kwharness.timing.baselines import BaselineFailed
 from kwharness.verify import (
     asked_of_inputs,
     calibrate,
+    calibrate_family,
     check_output,
     secret_draws,
     timed_calls,
@@ -468,7 +469,7 @@ def test_the_whole_has_the_last_word(
     wrong = form(f"{SAME} * (1 + 1e-3)")
     assert judge.verdict(depends, form(SAME), require_custom=False)["status"] == "correct"
     assert judge.verdict(depends, wrong, require_custom=False)["status"] == "wrong", "it was seen"
-    monkeypatch.setattr(calibrate, "SAME_IN_PARTS", 1.0)
+    monkeypatch.setattr(calibrate_family, "SAME_IN_PARTS", 1.0)
     timed = {"time": True, "want_baselines": ["eager"]}
     v = judge.verdict(depends, form(SAME), require_custom=False, **timed)
     assert v["status"] == "correct", v["reason"]

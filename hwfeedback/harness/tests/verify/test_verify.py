@@ -503,7 +503,7 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
     v = judge.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT), level)
     assert v["status"] == "wrong"
     monkeypatch.setattr(secret_draws, "KEPT_BYTES", 0)
-    client = e.reference(compiles=False)
+    client = e.processes.reference(compiles=False)
     try:
         again = calibrate.calibrate(client, want_compile=False)
         assert {f.name for f in again.families.values()} >= {"base", "heavy_tails", "planted"}
