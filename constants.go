@@ -39,7 +39,6 @@ type HarnessConstants struct {
 	SpareCores        int      `toml:"spare_cores"`
 	SectorBytes       float64  `toml:"sector_bytes"`
 	AllocatorEnv      string   `toml:"allocator_env"`
-	BytecodeEnv       string   `toml:"bytecode_env"`
 	ForAGPU           string   `toml:"for_a_gpu"`
 	AsksAgain         string   `toml:"asks_again"`
 	OtherShapes       string   `toml:"other_shapes"`

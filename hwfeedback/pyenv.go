@@ -653,7 +653,7 @@ func forkServerEnv(env pythonEnv, dataDir string) []string {
 		"LANG=C.UTF-8",
 		"HOME=" + dataDir,
 		kernelwright.Shared.AllocatorEnv + "=" + filepath.Join(dataDir, "cache", "allocator"),
-		kernelwright.Shared.BytecodeEnv + "=" + filepath.Join(dataDir, "cache", "bytecode"),
+		"KERNELWRIGHT_BYTECODE=" + filepath.Join(dataDir, "cache", "bytecode"),
 		// Importing torch.compile makes a folder: not in the system's, where its
 		// name is known to all and it stays. Workers have their own.
 		"TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(dataDir, "cache", "torchinductor"),

@@ -26,7 +26,6 @@ class Constants:
     spare_cores: int
     sector_bytes: int
     allocator_env: str
-    bytecode_env: str
     for_a_gpu: str
     asks_again: str
     other_shapes: str
