@@ -105,6 +105,8 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
         return {"normalised_hash": said, "language": "cpp"}
 
     def mark(name: str) -> int:
+        if not cache:  # a server without torch has none, and keeps no count
+            return 1
         with open(os.path.join(cache, "count." + name), "a+") as f:
             f.write("x")
             f.flush()
