@@ -83,7 +83,7 @@ func (c trainServeCmd) serve(a *app) (err error) {
 	if err := c.say(a, l.Addr()); err != nil {
 		return err
 	}
-	return serveUntil(a.ctx, web.NewServer(e.Handler(token), r.log), web.LimitConnections(l, c.MaxOpen), e)
+	return serveUntil(a.ctx, web.NewServer(e.Handler(token), r.log), web.LimitConnections(l, c.MaxOpen+episodes.SpareConnections), e)
 }
 
 // check says what is wrong with the flags.

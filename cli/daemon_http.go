@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ const maxClients = 512
 // served is the daemon's HTTP API while it is served.
 type served struct {
 	*api.API
+	url    string
 	server *http.Server
 	ended  chan error
 }
@@ -34,6 +36,14 @@ func (r *room) serveAPI(a *app, o api.Options) (*served, error) {
 	if err := checkHTTP(h, o); err != nil {
 		return nil, err
 	}
+	var certificates *tls.Config
+	if h.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(h.TLSCert, h.TLSKey)
+		if err != nil {
+			return nil, &Error{Code: ExitUsage, Text: "http.tls_cert and http.tls_key are no certificate and its key", Err: err, Hint: "name two files in PEM that belong together"}
+		}
+		certificates = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
 	l, err := net.Listen("tcp", h.Listen)
 	if err != nil {
 		return nil, &Error{Code: ExitUsage, Text: "cannot listen on " + h.Listen, Err: err, Hint: "name another address with --listen; port 0 is any free one"}
@@ -45,15 +55,13 @@ func (r *room) serveAPI(a *app, o api.Options) (*served, error) {
 	}
 	s := &served{API: api.New(o), ended: make(chan error, 1)}
 	s.server = web.NewServer(s.API, r.log)
-	limited := web.LimitConnections(l, maxClients)
-	scheme := "http"
-	if h.TLSCert != "" {
-		scheme = "https"
-		go func() { s.ended <- s.server.ServeTLS(limited, h.TLSCert, h.TLSKey) }()
-	} else {
-		go func() { s.ended <- s.server.Serve(limited) }()
+	limited, scheme := web.LimitConnections(l, maxClients), "http"
+	if certificates != nil {
+		limited, scheme = tls.NewListener(limited, certificates), "https"
 	}
-	r.log.Info("serving the HTTP API", "url", fmt.Sprintf("%s://%s", scheme, l.Addr()))
+	go func() { s.ended <- s.server.Serve(limited) }()
+	s.url = fmt.Sprintf("%s://%s", scheme, l.Addr())
+	r.log.Info("serving the HTTP API", "url", s.url)
 	return s, nil
 }
 

@@ -5,14 +5,10 @@ import (
 	"sync"
 )
 
-// spareConnections are beside one for each open episode: for those that begin, and for
-// looking.
-const spareConnections = 256
-
-// LimitConnections is a listener that has so many connections at once as an episode
-// each and some more take. Others wait until one ends.
-func LimitConnections(l net.Listener, maxOpen int) net.Listener {
-	return &limited{Listener: l, places: make(chan struct{}, maxOpen+spareConnections), closed: make(chan struct{})}
+// LimitConnections is a listener that has at most so many connections at once. Others
+// wait until one ends.
+func LimitConnections(l net.Listener, most int) net.Listener {
+	return &limited{Listener: l, places: make(chan struct{}, most), closed: make(chan struct{})}
 }
 
 type limited struct {

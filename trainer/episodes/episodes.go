@@ -25,8 +25,11 @@ import (
 
 // The defaults of Options.
 const (
-	DefaultMaxOpen = 1024             // four steps of 256 rollouts
-	DefaultExpiry  = 30 * time.Minute // a sampler that shares its GPU with a step of training may take minutes
+	// SpareConnections are beside one for each open episode: for those that begin, and
+	// for looking.
+	SpareConnections = 256
+	DefaultMaxOpen   = 1024             // four steps of 256 rollouts
+	DefaultExpiry    = 30 * time.Minute // a sampler that shares its GPU with a step of training may take minutes
 	// linger is how long, and maxEnded of how many, the last answer can be asked for again.
 	linger   = 10 * time.Minute
 	maxEnded = 1024

@@ -47,7 +47,7 @@ func serve(ctx context.Context, o episodes.Options) (*environment, error) {
 	}
 	env := &environment{url: "http://" + l.Addr().String(), token: hex.EncodeToString(secret), episodes: e, served: make(chan error, 1)}
 	env.server = web.NewServer(e.Handler(env.token), o.Log)
-	go func() { env.served <- env.server.Serve(web.LimitConnections(l, o.MaxOpen)) }()
+	go func() { env.served <- env.server.Serve(web.LimitConnections(l, o.MaxOpen+episodes.SpareConnections)) }()
 	return env, nil
 }
 

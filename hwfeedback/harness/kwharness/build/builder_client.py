@@ -20,7 +20,6 @@ from kwharness.build.artifacts import (
     NATIVE,
     BuildFailed,
 )
-from kwharness.build.build_process import COMPILING as COMPILING
 from kwharness.build.build_process import (
     IMPORT_TIMEOUT,
     Maker,

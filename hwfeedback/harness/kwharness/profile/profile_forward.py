@@ -49,7 +49,6 @@ from kwharness.profile.kernel_kinds import (
     untimed,
 )
 from kwharness.profile.kernel_work import MAX_KERNELS, OWN, static_profile, whose
-from kwharness.profile.kernel_work import position as position
 from kwharness.profile.under_ncu import (
     REPORT_S,
     NoProfile,

@@ -13,7 +13,7 @@ from typing import Any
 import kernelwright
 from kwharness.base.requests import Candidate, NamedBaseline
 from kwharness.base.verdicts import BuildReport, Read, Verdict
-from kwharness.build import builder_client
+from kwharness.build import build_process, builder_client
 from kwharness.clients.errors import sentence
 from kwharness.clients.workshop import Workshop
 from kwharness.referee import faults
@@ -72,7 +72,7 @@ class Builds:
         )
 
     def _building(self, note: str) -> None:
-        if note.startswith(builder_client.COMPILING):
+        if note.startswith(build_process.COMPILING):
             self.compiling.set()
         self.context.progress("build", note)
 

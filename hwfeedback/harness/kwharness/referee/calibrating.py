@@ -8,7 +8,7 @@ from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine import device as devices
 from kwharness.referee.opponents import COMPILE_S, Opponents
 from kwharness.referee.processes import LOAD_S, Processes
-from kwharness.verify import calibrate
+from kwharness.verify import calibrate, calibrate_family
 from kwharness.verify.calibration import Calibration
 
 
@@ -46,7 +46,7 @@ def _calibrated(
     """Calibrates, in a second process with the whole batch where one in parts fails."""
     try:
         return reference, _calibrate(reference, processes, parts=True)
-    except (calibrate.ReferenceBroken, WorkerFailure):
+    except (calibrate_family.ReferenceBroken, WorkerFailure):
         if not reference.had_parts:
             raise
         # A row that it asks for by its number, say, is in no part: on a GPU that ends a context.

@@ -41,7 +41,7 @@ from kwharness.referee.trial import Trial
 from kwharness.referee.verifying import Verifying
 from kwharness.referee.warm_pool import Kept
 from kwharness.task import inspect_task
-from kwharness.verify import calibrate
+from kwharness.verify import calibrate_family
 
 
 class Evaluation:
@@ -162,7 +162,7 @@ class Evaluation:
             trial = Trial(self.processes, self.program, reference, calibration)
             self.trial = trial.draw(before.state if before is not None else None)
             return TimedCalls(self.trial)
-        except (calibrate.ReferenceBroken, WorkerError) as e:
+        except (calibrate_family.ReferenceBroken, WorkerError) as e:
             raise faults.of_reference(e) from e
 
     def _compile_called(self, trial: Trial) -> None:

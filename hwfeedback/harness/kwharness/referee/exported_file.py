@@ -23,7 +23,7 @@ from kwharness.referee.builds import Builds
 from kwharness.referee.kernel_facts import KernelFacts
 from kwharness.referee.program import Program
 from kwharness.referee.trial import Trial
-from kwharness.standalone import interpreter, sanitizers, usage
+from kwharness.standalone import calls, interpreter, sanitizers, usage
 from kwharness.verify import findings
 
 COMPILE_S = 300.0  # its constructor may compile
@@ -110,7 +110,7 @@ class ExportedFile:
 
     def begin(self, trial: Trial, *, beside: bool = False) -> None:
         """Starts it by itself, in a new interpreter. ``beside``: while it is verified."""
-        if interpreter.lacking(self.program.form):
+        if calls.lacking(self.program.form):
             return
         context, judge = trial.context, trial.verification
         with context.costs.part("cold"):
@@ -160,7 +160,7 @@ class ExportedFile:
             use=self._use(trial),
         )
 
-    def _use(self, trial: Trial) -> interpreter.Use:
+    def _use(self, trial: Trial) -> calls.Use:
         """Says how its users use it. Of a large task the ways are not tried, each of which calls it
         once more.
         """
@@ -180,14 +180,14 @@ class ExportedFile:
         )
         size = trial.input_bytes + trial.output_bytes + sum(t.nbytes for t in trial.made.state)
         ways = trial.context.memory.tries_ways(size)
-        return interpreter.Use(constructor, forward, constructed, rebuilt, plan.way, ways)
+        return calls.Use(constructor, forward, constructed, rebuilt, plan.way, ways)
 
     # It is judged.
 
     def judge(self, trial: Trial, facts: KernelFacts, v: Verdict) -> None:
         """Judges what it computes, and has it looked at."""
         context, evidence = trial.context, trial.verification.report.evidence
-        lacks = interpreter.lacking(self.program.form)
+        lacks = calls.lacking(self.program.form)
         if lacks:
             evidence.append(f"not run by itself in a new interpreter: {lacks} is not there")
             return

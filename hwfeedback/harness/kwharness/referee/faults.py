@@ -32,7 +32,7 @@ from kwharness.timing import window_base, windows_cuda
 from kwharness.timing.baselines import BaselineFailed
 from kwharness.timing.window_base import CallFailed
 from kwharness.torch_compile import triton_cache
-from kwharness.verify import calibrate
+from kwharness.verify import calibrate_family
 
 GONE_S = 30.0  # or by then, where it has much to give back
 OUTPUT_KEPT = 4000
@@ -250,11 +250,11 @@ def of_exported_file(e: interpreter.Broken, cuda: bool) -> Exception:
     return Fault("timed_out" if e.late else "crashed", what, hint, (), output)
 
 
-def of_reference(e: calibrate.ReferenceBroken | WorkerError) -> Exception:
+def of_reference(e: calibrate_family.ReferenceBroken | WorkerError) -> Exception:
     """Returns whose fault it is that the reference raises before any candidate runs: its own,
     except that memory may have run out for what others hold, and that the GPU may not work.
     """
-    error = e.error if isinstance(e, calibrate.ReferenceBroken) else e
+    error = e.error if isinstance(e, calibrate_family.ReferenceBroken) else e
     if error.out_of_memory:
         return NoRoom(error.message, error.traceback)
     return inspect_task.failed(error)

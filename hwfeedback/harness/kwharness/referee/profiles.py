@@ -8,7 +8,7 @@ from typing import Any
 from kwharness.attribution import trace
 from kwharness.base.verdicts import Learned, Profile, Verdict
 from kwharness.machine import device as devices
-from kwharness.profile import ncu, profile_forward
+from kwharness.profile import kernel_work, ncu, profile_forward
 from kwharness.referee.context import Context
 from kwharness.referee.kernel_facts import KernelFacts
 from kwharness.referee.program import Program
@@ -111,7 +111,7 @@ class Profiles:
         what is remembered has none.
         """
         ceilings = self.context.request.ceilings.to_json()
-        position = profile_forward.position(profile, ceilings, v.floor.bytes)
+        position = kernel_work.position(profile, ceilings, v.floor.bytes)
         return Profile.from_json(profile | {"position": position})
 
 

@@ -34,8 +34,6 @@ from kwharness.process.fork_client import ForkServer
 from kwharness.process.policy import SandboxError
 from kwharness.standalone import sanitizers
 from kwharness.standalone.calls import Broken, Call, Launch, Looked
-from kwharness.standalone.calls import Use as Use
-from kwharness.standalone.calls import lacking as lacking
 from kwharness.standalone.sanitizers import Check
 
 PACKAGE = "kwharness"

@@ -52,11 +52,7 @@ AXES_S = 3.0
 PROBE_S = 20.0  # of one forward of the reference on what get_inputs() never gives
 PATTERNS = 8  # of signs, before a timed call is wrong
 
-ReferenceBroken = calibrate_family.ReferenceBroken
 Note = Callable[[str], None]
-
-
-# Calibration.
 
 
 def calibrate(

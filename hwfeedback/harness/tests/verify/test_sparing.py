@@ -839,7 +839,7 @@ def test_no_bound_is_narrow_because_memory_ran_out(
 
     monkeypatch.setattr(ReferenceClient, "forward", full)
     client = reference(judge)
-    with pytest.raises(calibrate.ReferenceBroken, match="OutOfMemory"):
+    with pytest.raises(calibrate_family.ReferenceBroken, match="OutOfMemory"):
         calibrate.calibrate(client, want_compile=False)
     client.kill()
 
