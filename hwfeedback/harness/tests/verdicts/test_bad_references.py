@@ -481,5 +481,7 @@ def test_a_reference_that_breaks_later_is_no_task(judge: Judge) -> None:
 def test_want_of_memory_in_calibration_is_nobodys_word() -> None:
     error = WorkerError({"type": "RuntimeError", "message": "cannot allocate memory"})
     assert isinstance(faults.of_reference(error), faults.Infrastructure)
-    broken = calibrate_family.ReferenceBroken(WorkerError({"type": "ValueError", "stage": "forward"}))
+    broken = calibrate_family.ReferenceBroken(
+        WorkerError({"type": "ValueError", "stage": "forward"})
+    )
     assert isinstance(faults.of_reference(broken), Invalid)
