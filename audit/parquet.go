@@ -109,7 +109,10 @@ func (t *table) died(err error) error {
 		}
 	}
 	told := t.told.String()
-	if slices.ContainsFunc(outOfMemory, func(words string) bool { return strings.Contains(told, words) }) {
+	// A fault outside of Go's code, which Go tells by this line, is what C libraries and
+	// the race detector make of memory that they are refused.
+	refused := strings.HasPrefix(told, "SIGSEGV")
+	if refused || slices.ContainsFunc(outOfMemory, func(words string) bool { return strings.Contains(told, words) }) {
 		return fmt.Errorf("it takes more than %d MiB of memory to read", maxReading>>20)
 	}
 	said, _, _ := strings.Cut(strings.TrimSpace(told), "\n")
