@@ -46,12 +46,13 @@ type RunStatus string
 
 // The statuses of a run.
 const (
-	RunQueued   RunStatus = "queued"
-	RunRunning  RunStatus = "running"
-	RunDone     RunStatus = "done"
-	RunInvalid  RunStatus = "invalid"  // the reference is no task
-	RunDeclined RunStatus = "declined" // the Coder cannot improve this task and said so
-	RunFailed   RunStatus = "failed"   // infrastructure
+	RunQueued    RunStatus = "queued"
+	RunRunning   RunStatus = "running"
+	RunDone      RunStatus = "done"
+	RunInvalid   RunStatus = "invalid"   // the reference is no task
+	RunDeclined  RunStatus = "declined"  // the Coder cannot improve this task and said so
+	RunFailed    RunStatus = "failed"    // infrastructure
+	RunCancelled RunStatus = "cancelled" // somebody took it off the queue
 )
 
 // StopReason says why a run ended.

@@ -127,14 +127,14 @@ func hasRounds(d report.Data) error {
 
 type historyLsCmd struct {
 	Task   string `help:"Only of the task of this name, file or fingerprint." placeholder:"TASK"`
-	Status string `help:"Only with this status: queued, running, stopped, done, invalid, declined or failed." placeholder:"STATUS"`
+	Status string `help:"Only with this status: queued, running, stopped, done, invalid, declined, failed or cancelled." placeholder:"STATUS"`
 	Before int64  `help:"Only runs before this one, to page." placeholder:"RUN"`
 	Limit  int    `help:"At most so many." default:"50"`
 }
 
 // Run lists runs.
 func (c historyLsCmd) Run(a *app) (err error) {
-	statuses := []string{"queued", "running", string(runStopped), "done", "invalid", "declined", "failed"}
+	statuses := []string{"queued", "running", string(runStopped), "done", "invalid", "declined", "failed", "cancelled"}
 	if c.Status != "" && !slices.Contains(statuses, c.Status) {
 		return usage(fmt.Sprintf("there is no status %q", c.Status), "it is one of "+strings.Join(statuses, ", "))
 	}

@@ -381,8 +381,15 @@ func (d *Daemon) one(ctx context.Context, r *Runner, job store.Job) error {
 		log = log.With("device", r.Evaluator.Device().String())
 	}
 	log.Info("run begins", "attempt", job.Attempts)
-	done, err := r.Run(ctx, run, &job)
+	working, stop := d.heed(ctx, r, run.ID)
+	done, err := r.Run(working, run, &job)
+	held := stop()
 	if errors.Is(err, ErrStopped) {
+		if held != "" && ctx.Err() == nil {
+			log.Info("run stopped, as somebody wants", "it is", held)
+			d.nudge()
+			return nil
+		}
 		log.Info("run stopped; it goes on at the next start")
 		return nil
 	}
@@ -404,6 +411,37 @@ func (d *Daemon) one(ctx context.Context, r *Runner, job store.Job) error {
 	d.recognise(context.WithoutCancel(ctx), run, done.Data.Run.Task)
 	d.tell(log, done, err)
 	return nil
+}
+
+// heed returns a context that is done when somebody wants a claimed run to be held back.
+// Stop ends the watch for that, and returns what was wanted.
+func (d *Daemon) heed(ctx context.Context, r *Runner, run int64) (working context.Context, stop func() store.Held) {
+	working, cancel := context.WithCancel(ctx)
+	wanted := make(chan store.Held, 1)
+	go func() {
+		for {
+			held, err := r.Store.Wanted(ctx, run)
+			if err != nil { // what works on the run meets it, too
+				held = ""
+			}
+			if held != "" && working.Err() == nil {
+				d.log().Info("a run ends its round in progress, as somebody wants", "run", run, "it is", held)
+				cancel()
+			}
+			if held != "" || working.Err() != nil {
+				wanted <- held
+				return
+			}
+			select {
+			case <-working.Done():
+			case <-r.clock().After(queuePoll):
+			}
+		}
+	}()
+	return working, func() store.Held {
+		cancel()
+		return <-wanted
+	}
 }
 
 // recognise notes which task a file turned out to hold.
@@ -563,7 +601,8 @@ func (d *Daemon) priority(path string) int {
 }
 
 // usable reports whether a run stands for a request, and whether it has ended.
-// One that failed does not: the file is worth another try. One that is to stand for
+// One that failed does not: the file is worth another try. One that was cancelled
+// stands for its own file. One that is to stand for
 // another file as well (shared) must have been evaluated with the versions that there
 // are now; a file's own run stays.
 func (d *Daemon) usable(ctx context.Context, id int64, q Request, shared bool) (usable, ended bool, err error) {
@@ -575,6 +614,9 @@ func (d *Daemon) usable(ctx context.Context, id int64, q Request, shared bool) (
 		return false, false, err
 	}
 	if run.Status == kernelwright.RunFailed || !sameRequest(run, d.Runner.newRun(q)) {
+		return false, false, nil
+	}
+	if shared && run.Status == kernelwright.RunCancelled {
 		return false, false, nil
 	}
 	if shared && run.Best != nil && !d.Runner.current([]kernelwright.Round{*run.Best}) {

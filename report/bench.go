@@ -72,7 +72,7 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 		Speedups: map[string]float64{}, Rounds: []BenchRound{},
 	}
 	switch d.Run.Status {
-	case kernelwright.RunDone, kernelwright.RunInvalid, kernelwright.RunDeclined, kernelwright.RunFailed:
+	case kernelwright.RunDone, kernelwright.RunInvalid, kernelwright.RunDeclined, kernelwright.RunFailed, kernelwright.RunCancelled:
 		b.Ended = true
 	case kernelwright.RunQueued, kernelwright.RunRunning:
 	}

@@ -192,7 +192,7 @@ func headline(d Data) string {
 	_, v, ok := Best(d.Rounds)
 	if !ok {
 		switch d.Run.Status {
-		case kernelwright.RunInvalid, kernelwright.RunDeclined, kernelwright.RunFailed:
+		case kernelwright.RunInvalid, kernelwright.RunDeclined, kernelwright.RunFailed, kernelwright.RunCancelled:
 			return Clean(d.Run.Reason)
 		case kernelwright.RunQueued:
 			return "Not started yet."

@@ -66,6 +66,7 @@ var tables = []struct {
 	{name: "policies", key: "version", versions: policies}, {name: "promotions", key: "id", versions: policies},
 	{name: "gates", key: "id", versions: gates}, {name: "gate_tasks", key: "gate", versions: gates}, {name: "gate_outcomes", key: "gate", versions: gates},
 	{name: "pipelines", key: "id", versions: stages}, {name: "stages", key: "pipeline", versions: stages},
+	{name: "holds", key: "run", versions: holds},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -90,6 +91,7 @@ var (
 	policies  = versions{since: 16}
 	gates     = versions{since: 17}
 	stages    = versions{since: 18}
+	holds     = versions{since: 19}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -111,6 +113,7 @@ var expectations = []struct {
 		LEFT JOIN texts t ON t.id = v.exported WHERE ce.sha256 <> '' AND ce.sha256 IS NOT lower(hex(t.hash))`},
 	{what: "runs wait for a turn that they do not have", query: `SELECT 'run ' || id FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},
 	{what: "runs have a turn although they ended", query: `SELECT 'run ' || runs.id FROM queue JOIN runs ON runs.id = queue.run WHERE runs.status NOT IN ('queued', 'running')`},
+	{what: "runs are held back that are not in the queue", query: `SELECT 'run ' || run FROM holds WHERE run <> 0 AND run NOT IN (SELECT run FROM queue)`, versions: holds},
 	{what: "turns of a talk go on from later ones", query: `SELECT 'turn ' || id FROM turns WHERE before >= id`, versions: calls},
 	{what: "calls follow later ones", query: `SELECT 'call ' || id FROM calls WHERE follows >= id`, versions: calls},
 	{what: "episodes are done without a reward, or have one that they cannot have", query: `SELECT 'episode ' || run FROM episodes

@@ -88,6 +88,9 @@ func everything(t testing.TB, runs int) string {
 	stage := must(s.BeginStage(ctx, pipeline.ID, "rft", []byte(`{"collect":1}`), []byte(`{"epochs":1}`)))(t)
 	stage.Status, stage.Outputs, stage.Exit, stage.Reason, stage.Hint, stage.Seconds, stage.Verdicts = StageSkipped, []byte(`{"policy":"p"}`), new(int), "nothing to learn from", "collect more", 1.5, 3
 	ok(t, s.SaveStage(ctx, stage))
+	for _, q := range must(s.Queue(ctx, Queued{}, 1))(t) {
+		ok(t, s.Pause(ctx, q.Run))
+	}
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())

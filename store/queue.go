@@ -26,11 +26,15 @@ func (s *Store) Enqueue(ctx context.Context, r kernelwright.Run, priority int, w
 		if r, err = s.createRun(ctx, tx, r, with); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
-			VALUES (?, ?, 'waiting', 0, 0, '', 0, ?)`, r.ID, priority, s.nowMS())
-		return err
+		return s.enqueue(ctx, tx, r.ID, priority)
 	})
 	return r, err
+}
+
+func (s *Store) enqueue(ctx context.Context, tx *sql.Tx, run int64, priority int) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
+		VALUES (?, ?, 'waiting', 0, 0, '', 0, ?)`, run, priority, s.nowMS())
+	return err
 }
 
 // Claim gives the next waiting job to owner (see Self), or reports that none
@@ -39,6 +43,7 @@ func (s *Store) Enqueue(ctx context.Context, r kernelwright.Run, priority int, w
 // nothing twice waits behind those of its priority that did not. The clock may
 // be set: a job that was put back in what is now the future is due. Elsewhere
 // are the keys of other devices: runs that have rounds of theirs are left alone.
+// So are runs that are held back.
 func (s *Store) Claim(ctx context.Context, owner string, elsewhere ...string) (Job, bool, error) {
 	var j Job
 	found := false
@@ -50,6 +55,7 @@ func (s *Store) Claim(ctx context.Context, owner string, elsewhere ...string) (J
 		now := s.nowMS()
 		err := tx.QueryRowContext(ctx, `UPDATE queue SET state = 'claimed', owner = ?1, claimed = ?2, attempts = attempts + 1
 			WHERE id = (SELECT id FROM queue WHERE state = 'waiting' AND (available <= ?2 OR claimed > ?2)
+				AND NOT EXISTS (SELECT 1 FROM holds WHERE holds.run IN (0, queue.run))
 				AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = queue.run AND device_key IN (SELECT value FROM json_each(?3))
 					AND EXISTS (SELECT 1 FROM rounds WHERE rounds.run = runs.id))
 				ORDER BY priority DESC, max(attempts - 1, 0), id LIMIT 1)
@@ -77,8 +83,7 @@ func (s *Store) Finish(ctx context.Context, j Job, r kernelwright.Run) error {
 		if err := s.updateRun(ctx, tx, r); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `DELETE FROM queue WHERE id = ?`, j.ID)
-		return err
+		return leaveQueue(ctx, tx, j.RunID)
 	})
 }
 
@@ -109,7 +114,9 @@ func (s *Store) Repeat(ctx context.Context, j Job, ended, again kernelwright.Run
 			if err := s.updateRun(ctx, tx, ended); err != nil {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, `DELETE FROM queue WHERE id = ?`, j.ID)
+			return leaveQueue(ctx, tx, ended.ID)
+		}
+		if stop, err := s.cancelled(ctx, tx, ended.ID); stop || err != nil {
 			return err
 		}
 		again.Status = kernelwright.RunQueued
@@ -127,6 +134,9 @@ func (s *Store) Repeat(ctx context.Context, j Job, ended, again kernelwright.Run
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, `UPDATE files SET run = ? WHERE run = ?`, again.ID, ended.ID); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE holds SET run = ? WHERE run = ?`, again.ID, ended.ID); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `UPDATE queue SET run = ?, state = 'waiting', owner = '', claimed = 0, available = 0 WHERE id = ?`, again.ID, j.ID)
@@ -162,6 +172,9 @@ func (s *Store) putBack(ctx context.Context, j Job, forgiven int, pause time.Dur
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		if done, err := s.cancelled(ctx, tx, j.RunID); done || err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `UPDATE runs SET status = ?, reason = ?, hint = ? WHERE id = ?`, kernelwright.RunQueued, reason, hint, j.RunID)
@@ -204,6 +217,9 @@ func (s *Store) Recover(ctx context.Context, alive func(owner string) bool) (int
 			if _, err := tx.ExecContext(ctx, `UPDATE runs SET status = ? WHERE id = ?`, kernelwright.RunQueued, c.run); err != nil {
 				return err
 			}
+			if _, err := s.cancelled(ctx, tx, c.run); err != nil {
+				return err
+			}
 			recovered++
 		}
 		return nil
@@ -215,23 +231,23 @@ func (s *Store) Recover(ctx context.Context, alive func(owner string) bool) (int
 // It reports whether it was: a claimed run is its owner's to end.
 func (s *Store) Supersede(ctx context.Context, runID int64, reason string) (waited bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `DELETE FROM queue WHERE run = ? AND state = 'waiting'`, runID)
-		if err != nil {
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) > 0 FROM queue WHERE run = ? AND state = 'waiting'`, runID).Scan(&waited); err != nil || !waited {
 			return err
 		}
-		if n, err := res.RowsAffected(); err != nil || n == 0 {
+		if err := leaveQueue(ctx, tx, runID); err != nil {
 			return err
 		}
-		waited = true
-		_, err = tx.ExecContext(ctx, `UPDATE runs SET status = ?, reason = ?, finished = ? WHERE id = ?`, kernelwright.RunFailed, reason, s.nowMS(), runID)
+		_, err := tx.ExecContext(ctx, `UPDATE runs SET status = ?, reason = ?, finished = ? WHERE id = ?`, kernelwright.RunFailed, reason, s.nowMS(), runID)
 		return err
 	})
 	return waited, err
 }
 
-// QueueLength returns how many jobs wait, due or not, and how many are claimed.
+// QueueLength returns how many jobs wait, due or not, and how many are claimed. Those
+// that are held back do not wait.
 func (s *Store) QueueLength(ctx context.Context) (waiting, claimed int, err error) {
-	err = s.read.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'claimed') FROM queue`).
+	err = s.read.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE state = 'waiting' AND NOT EXISTS (SELECT 1 FROM holds WHERE holds.run IN (0, queue.run))),
+		count(*) FILTER (WHERE state = 'claimed') FROM queue`).
 		Scan(&waiting, &claimed)
 	return waiting, claimed, err
 }
@@ -244,6 +260,7 @@ type Queued struct {
 	TaskName  string `json:"task_name"`
 	Path      string `json:"path"`
 	State     string `json:"state"` // "claimed" or "waiting"
+	Hold      Held   `json:"hold"`  // why it is held back; empty: it is not, or the whole queue is
 	Priority  int    `json:"priority"`
 	Attempts  int    `json:"attempts"`
 	DueMS     int64  `json:"due" time:"ms"` // not before
@@ -254,13 +271,13 @@ type Queued struct {
 // priority and in the order they came. After is the last of the page before; its zero
 // value is before all.
 func (s *Store) Queue(ctx context.Context, after Queued, limit int) ([]Queued, error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT q.run, q.id, r.task, r.task_name, r.path, q.state, q.priority, q.attempts, q.available, q.created
-		FROM queue q JOIN runs r ON r.id = q.run WHERE ?1 = '' OR (q.state, -q.priority, q.id) > (?1, -?2, ?3) ORDER BY q.state, q.priority DESC, q.id LIMIT ?4`,
+	rows, err := s.read.QueryContext(ctx, `SELECT q.run, q.id, r.task, r.task_name, r.path, q.state, q.priority, q.attempts, q.available, q.created, coalesce(h.wanted, '')
+		FROM queue q JOIN runs r ON r.id = q.run LEFT JOIN holds h ON h.run = q.run WHERE ?1 = '' OR (q.state, -q.priority, q.id) > (?1, -?2, ?3) ORDER BY q.state, q.priority DESC, q.id LIMIT ?4`,
 		after.State, after.Priority, after.Job, limit)
 	if err != nil {
 		return nil, err
 	}
 	return scanAll(rows, func(r *sql.Rows) (q Queued, err error) {
-		return q, r.Scan(&q.Run, &q.Job, &q.Task, &q.TaskName, &q.Path, &q.State, &q.Priority, &q.Attempts, &q.DueMS, &q.CreatedMS)
+		return q, r.Scan(&q.Run, &q.Job, &q.Task, &q.TaskName, &q.Path, &q.State, &q.Priority, &q.Attempts, &q.DueMS, &q.CreatedMS, &q.Hold)
 	})
 }

@@ -409,6 +409,8 @@ var dropped = []struct {
 	// A run that waited and lost its turn would wait for ever.
 	{query: `INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
 		SELECT id, 0, 'waiting', 0, 0, '', 0, created FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},
+	{`DELETE FROM holds WHERE run <> 0 AND run NOT IN (SELECT run FROM queue)`, holds},
+	{`DELETE FROM events`, holds}, // of the copying
 }
 
 // gaps is the rounds of unfinished runs that come after one that was lost.

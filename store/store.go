@@ -192,6 +192,11 @@ func openWriter(ctx context.Context, path string, steps []string, damage *atomic
 		triggers, err = DigestTriggers(ctx, write)
 	}
 	if err == nil {
+		var events string
+		events, err = eventTriggers(ctx, write)
+		triggers += events
+	}
+	if err == nil {
 		_, err = write.ExecContext(ctx, triggers)
 	}
 	if err != nil {
