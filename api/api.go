@@ -1,6 +1,6 @@
-// Package api is the HTTP API of the daemon: what the record has, to read, as JSON in
-// the form of --json. Its OpenAPI document is made of the types that its handlers take
-// and return. docs/api.md is for its users.
+// Package api is the HTTP API of the daemon: what the record has, as JSON in the form of
+// --json, what happens, as it happens, and changes of the queue. Its OpenAPI document is
+// made of the types that its handlers take and return. docs/api.md is for its users.
 package api
 
 import (
@@ -30,6 +30,7 @@ import (
 const (
 	maxBody    = 2 << 20 // bytes
 	maxAnswers = 64      // that are made at once
+	maxChanges = 16      // that are made at once: a body that comes slowly keeps no reader waiting
 	// answerTime is how long making an answer, and then writing it, may take.
 	answerTime = 20 * time.Second
 	// retryAfter is after how many seconds a client that was not served may ask again.
@@ -47,7 +48,15 @@ type Options struct {
 	ReadToken string
 	// Shown is the status of a run as it is shown; nil: as it is recorded.
 	Shown func() func(kernelwright.Run) kernelwright.RunStatus
-	Log   *slog.Logger
+	// Folder is the watched one that submitted references are written into, and Patterns
+	// are those of the watcher. Empty: none are taken.
+	Folder   string
+	Patterns []string
+	// Policies changes which policy serves; nil: nothing does.
+	Policies Policies
+	// Sample looks at devices; nil: nobody is told of them.
+	Sample func(context.Context) []Sample
+	Log    *slog.Logger
 }
 
 // API serves the record. It is safe for concurrent use.
@@ -55,21 +64,39 @@ type API struct {
 	o       Options
 	mux     *http.ServeMux
 	huma    huma.API
-	answers chan struct{} // has one for each that is made
+	answers limit // of what reads
+	limits  map[string]limit
+	hub     *hub
 	counts  counter
 
 	mu      sync.Mutex
 	devices []kernelwright.Device // that take runs; nil: the daemon is not ready
 }
 
-// New returns the API of a store that is open.
+// limit is what the answers of some routes are kept within.
+type limit struct {
+	places chan struct{} // has one for each that is made
+	body   int64         // bytes
+	time   time.Duration // 0: they do not end
+}
+
+// New returns the API of a store that is open. Close ends it.
 func New(o Options) *API {
-	a := &API{o: o, mux: http.NewServeMux(), answers: make(chan struct{}, maxAnswers)}
+	listeners, changes := make(chan struct{}, maxListeners), make(chan struct{}, maxChanges)
+	a := &API{
+		o: o, mux: http.NewServeMux(), hub: newHub(o.Store, o.Sample), answers: limit{make(chan struct{}, maxAnswers), maxBody, answerTime},
+		limits: map[string]limit{
+			"":            {changes, maxBody, answerTime},
+			submitPattern: {changes, maxUpload, answerTime},
+			"POST /api/v1/policies/{version}/promote": {changes, maxBody, promoteTime},
+			"GET " + eventsPath:                       {listeners, maxBody, 0},
+		},
+	}
 	format := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
 	a.huma = humago.New(a.mux, huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI:    "3.1.0",
-			Info:       &huma.Info{Title: "kernelwright", Version: o.Version, Description: "What a daemon of kernelwright has recorded."},
+			Info:       &huma.Info{Title: "kernelwright", Version: o.Version, Description: "What a daemon of kernelwright has recorded, and does."},
 			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer), SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}},
 		},
 		Formats: map[string]huma.Format{"application/json": format, "json": format}, DefaultFormat: "application/json",
@@ -84,6 +111,8 @@ func New(o Options) *API {
 	a.benches()
 	a.training()
 	a.machine()
+	a.events()
+	a.changes()
 	outwardSchemas(a.huma.OpenAPI().Components.Schemas)
 	document, err := json.MarshalIndent(a.huma.OpenAPI(), "", "  ")
 	if err != nil { // types of ours alone: cannot fail
@@ -95,6 +124,15 @@ func New(o Options) *API {
 	})
 	return a
 }
+
+// Close ends what is told to those who listen. It may be called again.
+func (a *API) Close() { a.hub.close() }
+
+// Progress tells of what goes on within a round. It waits for nobody.
+func (a *API) Progress(p Progress) { a.hub.tell(EventProgress, p.Run, p) }
+
+// Step tells of a step of training. It waits for nobody.
+func (a *API) Step(s Step) { a.hub.tell(EventStep, 0, s) }
 
 // Ready says which devices take runs now.
 func (a *API) Ready(devices []kernelwright.Device) {
@@ -153,42 +191,65 @@ func say[T any](v T, err error) (*answer[T], error) {
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	a.counts.requests.Add(1)
-	control := http.NewResponseController(w)
-	switch {
-	case !web.SameOrigin(r):
-		refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "open the page that this server has")
-		return
-	case a.o.Token == "" && !web.Loopback(r.Host):
-		refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the daemon a token")
-		return
-	case a.o.Token != "" && !web.Bearer(r, a.o.Token) && (a.o.ReadToken == "" || !reads(r) || !web.Bearer(r, a.o.ReadToken)):
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		refuse(w, http.StatusUnauthorized, "the token is missing, or another one, or may not change anything", "send it as Authorization: Bearer TOKEN")
+	if !a.admit(w, r) {
 		return
 	}
 	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
 		refuse(w, http.StatusBadRequest, "the parameters cannot be read: "+err.Error(), "write each as name=value, with % and & escaped")
 		return
 	}
+	_, pattern := a.mux.Handler(r)
+	within := a.within(pattern, r)
 	select {
-	case a.answers <- struct{}{}:
-		defer func() { <-a.answers }()
+	case within.places <- struct{}{}:
+		defer func() { <-within.places }()
 	default:
 		w.Header().Set("Retry-After", retryAfter)
-		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d answers are being made", maxAnswers), "ask again")
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d answers are being made", cap(within.places)), "ask again")
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+	r.Body = http.MaxBytesReader(w, r.Body, within.body)
+	if within.time == 0 {
+		a.mux.ServeHTTP(w, r)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), within.time)
 	defer cancel()
 	kept := &keeper{header: w.Header(), status: http.StatusOK}
 	a.mux.ServeHTTP(kept, r.WithContext(ctx))
-	_ = control.SetWriteDeadline(time.Now().Add(answerTime)) // a recorder in a test has none
-	if _, pattern := a.mux.Handler(r); pattern == "" && kept.status >= 400 {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime)) // a recorder in a test has none
+	if pattern == "" && kept.status >= 400 {
 		refuse(w, kept.status, fmt.Sprintf("there is no %s %.100s here", r.Method, r.URL.Path), "/openapi.json has what there is")
 		return
 	}
 	kept.send(w, r)
+}
+
+// admit reports whether who asks may, and answers who may not.
+func (a *API) admit(w http.ResponseWriter, r *http.Request) bool {
+	switch {
+	case !web.SameOrigin(r):
+		refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "open the page that this server has")
+	case a.o.Token == "" && !web.Loopback(r.Host):
+		refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the daemon a token")
+	case a.o.Token != "" && !web.Bearer(r, a.o.Token) && (a.o.ReadToken == "" || !reads(r) || !web.Bearer(r, a.o.ReadToken)):
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		refuse(w, http.StatusUnauthorized, "the token is missing, or another one, or may not change anything", "send it as Authorization: Bearer TOKEN")
+	default:
+		return true
+	}
+	return false
+}
+
+// within is the limit of a route.
+func (a *API) within(pattern string, r *http.Request) limit {
+	if l, own := a.limits[pattern]; own && pattern != "" {
+		return l
+	}
+	if reads(r) {
+		return a.answers
+	}
+	return a.limits[""]
 }
 
 // reads reports whether a request changes nothing.

@@ -48,6 +48,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 	w.fill()
 	w.http = httptest.NewServer(w.api)
 	t.Cleanup(func() {
+		w.api.Close()
 		w.http.Close()
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -202,7 +203,7 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 				}
 			}
 			w.check(json.Unmarshal(text, &op))
-			if method != "get" {
+			if method != "get" || path == eventsPath {
 				continue
 			}
 			at := path

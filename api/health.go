@@ -83,6 +83,11 @@ func (a *API) exposition(c store.Counts) string {
 		family(g.name, "gauge", g.help)
 		fmt.Fprintf(&b, "%s %d\n", g.name, g.value)
 	}
+	listeners, dropped := a.hub.count()
+	family("kernelwright_event_listeners", "gauge", "Who listens to events.")
+	fmt.Fprintf(&b, "kernelwright_event_listeners %d\n", listeners)
+	family("kernelwright_event_listeners_dropped_total", "counter", "Listeners that read too slowly.")
+	fmt.Fprintf(&b, "kernelwright_event_listeners_dropped_total %d\n", dropped)
 	family("kernelwright_http_requests_total", "counter", "Requests to this API.")
 	fmt.Fprintf(&b, "kernelwright_http_requests_total %d\n", a.counts.requests.Load())
 	return b.String()

@@ -7,6 +7,13 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
+// queuePage is a page of the queue.
+type queuePage struct {
+	Items  []store.Queued `json:"items" nullable:"false"`
+	Next   string         `json:"next" doc:"The cursor of the next page; null: this is the last."`
+	Paused bool           `json:"paused" doc:"All that waits is held back."`
+}
+
 // machine has the routes of devices, costs, the queue and statistics.
 func (a *API) machine() {
 	get(a, "/api/v1/devices", "List devices that were ever recorded, the latest first.", func(ctx context.Context, in *Paged) (*answer[list[kernelwright.Device]], error) {
@@ -30,15 +37,20 @@ func (a *API) machine() {
 		}
 		return slice(in.Paged, found)
 	})
-	get(a, "/api/v1/queue", "List the queue: what is worked on, then what waits, in its order.", func(ctx context.Context, in *Paged) (*answer[list[store.Queued]], error) {
+	get(a, "/api/v1/queue", "List the queue: what is worked on, then what waits, in its order.", func(ctx context.Context, in *Paged) (*answer[queuePage], error) {
 		var after store.Queued
 		if err := in.from(&after); err != nil {
 			return nil, err
 		}
 		found, err := a.o.Store.Queue(ctx, after, in.Limit+1)
-		return page(*in, found, func(q store.Queued) store.Queued {
+		p, err := page(*in, found, func(q store.Queued) store.Queued {
 			return store.Queued{State: q.State, Priority: q.Priority, Job: q.Job}
 		}, err)
+		if err != nil {
+			return nil, err
+		}
+		paused, err := a.o.Store.QueuePaused(ctx)
+		return say(queuePage{p.Body.Items, p.Body.Next, paused}, err)
 	})
 	get(a, "/api/v1/stats", "How much there is of what.", func(ctx context.Context, _ *struct{}) (*answer[store.Counts], error) {
 		return say(a.o.Store.Counts(ctx))

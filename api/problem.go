@@ -49,11 +49,16 @@ func init() {
 			d := of.ErrorDetail()
 			found = append(found, fmt.Sprintf("%.100s: %.200s", d.Location, d.Message))
 		}
-		if status == http.StatusUnprocessableEntity {
+		switch status {
+		case http.StatusUnprocessableEntity:
 			status = http.StatusBadRequest
+		case http.StatusRequestEntityTooLarge:
+			return &Problem{Text: text, Hint: "send less", Code: status}
+		case http.StatusInternalServerError: // of huma's: a body that is cut short
+			return &Problem{Text: "the body cannot be read to its end", Hint: "send it again", Code: http.StatusBadRequest}
 		}
 		if len(found) == 0 {
-			return &Problem{Text: text, Code: status}
+			return &Problem{Text: text, Hint: documented, Code: status}
 		}
 		return &Problem{Text: strings.ToValidUTF8(strings.Join(found[:min(len(found), 5)], "; "), "\uFFFD"), Hint: documented, Code: status}
 	}
@@ -78,6 +83,8 @@ func (a *API) problem(ctx context.Context, err error) error {
 		return nil
 	case errors.As(err, &ours):
 		return ours
+	case refusal(err) != nil:
+		return refusal(err)
 	case errors.Is(err, store.ErrNotFound):
 		return missing(err.Error(), "the lists beside it have what there is")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -86,7 +93,7 @@ func (a *API) problem(ctx context.Context, err error) error {
 	if a.o.Log != nil && ctx.Err() == nil {
 		a.o.Log.Error("a request could not be answered", "error", err)
 	}
-	return &Problem{Text: "the record cannot be read now", Hint: "the daemon's log has more; `kernelwright history check` examines the record", Code: http.StatusServiceUnavailable, retry: true}
+	return &Problem{Text: "the record, or a folder, cannot be used now", Hint: "the daemon's log has more; `kernelwright history check` examines the record", Code: http.StatusServiceUnavailable, retry: true}
 }
 
 // refuse answers a request that comes to no handler.

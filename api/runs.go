@@ -14,7 +14,7 @@ type runParameters struct {
 	Name      string `query:"name" maxLength:"1000" doc:"Name of the task."`
 	Path      string `query:"path" maxLength:"4096" doc:"Path of the reference."`
 	DeviceKey string `query:"device_key" maxLength:"1000" doc:"Key of the device."`
-	Status    string `query:"status" enum:"queued,running,done,invalid,declined,failed" doc:"As it is recorded."`
+	Status    string `query:"status" enum:"queued,running,done,invalid,declined,failed,cancelled" doc:"As it is recorded."`
 	Strategy  string `query:"strategy" maxLength:"100"`
 	Coder     string `query:"coder" maxLength:"500"`
 	Since     string `query:"since" maxLength:"40" doc:"Created then or later: a date, or a time in ISO 8601."`

@@ -72,7 +72,9 @@ func (c daemonCmd) watch(a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, trees.Release()) }()
 	}
-	served, err := r.serveAPI(a, api.Options{})
+	served, err := r.serveAPI(a, api.Options{
+		Folder: absolute(r.config.Watch.Folders)[0], Patterns: r.config.Watch.Patterns, Policies: turner{a, r}, Sample: sampler(r.config.Device).sample,
+	})
 	if err != nil {
 		return err
 	}
@@ -98,7 +100,10 @@ func (c daemonCmd) watch(a *app) (err error) {
 		w := r.runner(e, by)
 		w.Results.Base = daemon.Common(absolute(r.config.Watch.Folders))
 		w.Share = true
-		w.Observe = func(ev forge.Event) { logEvent(r, ev) }
+		w.Observe = func(ev forge.Event) {
+			logEvent(r, ev)
+			served.progress(ev)
+		}
 		runners[i], names[i] = w, e.Device().Name
 	}
 	if served != nil {
@@ -127,7 +132,7 @@ func (c daemonCmd) watch(a *app) (err error) {
 			}
 		},
 	}
-	if err := r.plan(d, nightly{a, r}); err != nil {
+	if err := r.plan(d, nightly{a, r, served}); err != nil {
 		return err
 	}
 	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", strings.Join(names, ", "), "data", r.folder)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -12,7 +13,12 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/api"
 	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/internal/web"
+	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/pipeline"
+	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
 // maxClients is how many connections the HTTP API has at once, a listener's included.
@@ -92,6 +98,7 @@ func (s *served) close() error {
 	if s == nil {
 		return nil
 	}
+	s.API.Close() // who listens would hold it up
 	ctx, cancel := context.WithTimeout(context.Background(), trainingStop)
 	defer cancel()
 	err := s.server.Shutdown(ctx)
@@ -100,6 +107,55 @@ func (s *served) close() error {
 	}
 	if last := <-s.ended; !errors.Is(last, http.ErrServerClosed) {
 		err = errors.Join(err, last)
+	}
+	return err
+}
+
+// progress tells listeners of what goes on within a round. What is recorded they hear of
+// in any case.
+func (s *served) progress(e forge.Event) {
+	if s != nil && e.Kind != forge.RoundDone && e.Kind != forge.Finished {
+		s.Progress(api.Progress{Run: e.Run.ID, Round: e.Index, Step: string(e.Kind)})
+	}
+}
+
+// step tells listeners of a step of training.
+func (s *served) step(e pipeline.Event) {
+	if s != nil && e.Part != "" {
+		s.Step(api.Step{Pipeline: e.Stage.Pipeline, Stage: e.Stage.Stage, Part: e.Part, Step: e.Step, Steps: e.Steps, Metrics: e.Metrics, Note: e.Note})
+	}
+}
+
+// turner changes which policy serves, as the verbs of policy do.
+type turner struct {
+	app  *app
+	room *room
+}
+
+// Promote implements api.Policies.
+func (p turner) Promote(ctx context.Context, version int64, reason string) error {
+	found, err := p.room.policies.Find(ctx, fmt.Sprintf("v%d", version))
+	if err == nil {
+		quiet := *p.app
+		quiet.ctx, quiet.stderr = ctx, io.Discard
+		_, _, err = p.room.promote(&quiet, found, 0, reason)
+	}
+	return policyRefusal(err)
+}
+
+// Rollback implements api.Policies.
+func (p turner) Rollback(ctx context.Context, reason string) error {
+	_, err := p.room.policies.Rollback(ctx, reason)
+	return policyRefusal(err)
+}
+
+// policyRefusal returns an error of policies as the API tells it.
+func policyRefusal(err error) error {
+	if none, ok := errors.AsType[*policies.Error](err); ok {
+		return &store.StateError{Text: none.Error(), Hint: none.Hint}
+	}
+	if mute, ok := errors.AsType[*serving.MuteError](err); ok {
+		return &store.StateError{Text: mute.Error(), Hint: "it does not serve: train or bring another one"}
 	}
 	return err
 }

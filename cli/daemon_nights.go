@@ -31,8 +31,9 @@ func (r *room) plan(d *daemon.Daemon, p nights.Pipeline) error {
 
 // nightly is the staged pipeline as nights run it: that of `train run`.
 type nightly struct {
-	app  *app
-	room *room
+	app    *app
+	room   *room
+	served *served // nil: nobody is told of its steps
 }
 
 // Run implements nights.Pipeline.
@@ -56,6 +57,7 @@ func (n nightly) Run(ctx context.Context, tell func(nights.Progress)) (out night
 		mu.Lock()
 		defer mu.Unlock()
 		logStage(r, e)
+		n.served.step(e)
 		out.Progress = nights.Progress{Pipeline: e.Stage.Pipeline, Stage: e.Stage.Stage, GPU: time.Duration(gpus) * time.Since(began)}
 		tell(out.Progress)
 	})

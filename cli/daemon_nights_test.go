@@ -241,7 +241,7 @@ func TestANightWithARealGate(t *testing.T) {
 		"KERNELWRIGHT_TRAINING_SAMPLES_PER_TASK=4", "KERNELWRIGHT_TRAINING_ROUNDS=1", "KERNELWRIGHT_TRAINING_ANSWER_TOKENS=400")
 	w.taught()
 	w.tasks("pipeline-1")
-	w.start(nightly{w.app, w.room})
+	w.start(nightly{app: w.app, room: w.room})
 	w.clock.Set(nightstest.Eleven)
 	w.night(func(n store.Night) bool { return w.stage(pipeline.Collect) })
 	w.answered("policy:v1")

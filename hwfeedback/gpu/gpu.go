@@ -27,6 +27,7 @@ type GPU struct {
 // State is what changes from moment to moment.
 type State struct {
 	FreeBytes    int64     `json:"free_bytes"`
+	Load         *float64  `json:"-"` // the share of the last moments in which a kernel ran; nil: unknown
 	SMClockMHz   int       `json:"sm_clock_mhz"`
 	MemClockMHz  int       `json:"memory_clock_mhz"`
 	TemperatureC int       `json:"temperature_c"`

@@ -104,6 +104,10 @@ func now(d nvml.Device) State {
 	if m, r := d.GetMemoryInfo(); r == nvml.SUCCESS {
 		s.FreeBytes = int64(m.Free)
 	}
+	if u, r := d.GetUtilizationRates(); r == nvml.SUCCESS {
+		load := float64(u.Gpu) / 100
+		s.Load = &load
+	}
 	s.SMClockMHz = number(d.GetClockInfo(nvml.CLOCK_SM))
 	s.MemClockMHz = number(d.GetClockInfo(nvml.CLOCK_MEM))
 	s.TemperatureC = number(d.GetTemperature(nvml.TEMPERATURE_GPU))
