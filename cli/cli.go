@@ -45,6 +45,7 @@ type grammar struct {
 	Inspect    inspectCmd    `cmd:"" help:"Say what reference files are."`
 	Baseline   baselineCmd   `cmd:"" help:"Hold candidates against kernels of your own."`
 	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`
+	Queue      queueCmd      `cmd:"" help:"Say in which order a daemon works, and what it leaves."`
 	Train      trainCmd      `cmd:"" help:"Train the Coder."`
 	Policy     policyCmd     `cmd:"" help:"Keep what was trained, and say which of it serves."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Let an agent outside be the Coder, over the Model Context Protocol."`

@@ -68,6 +68,11 @@ func (r *room) serveAPI(a *app, o api.Options) (*served, error) {
 	go func() { s.ended <- s.server.Serve(limited) }()
 	s.url = fmt.Sprintf("%s://%s", scheme, l.Addr())
 	r.log.Info("serving the HTTP API", "url", s.url)
+	if r.lock != nil {
+		if err := r.lock.Serves(s.url); err != nil {
+			return nil, errors.Join(dataError(r.folder, err), s.close())
+		}
+	}
 	return s, nil
 }
 

@@ -21,13 +21,17 @@ import (
 
 // Lock is the hold of one process on a data folder. The kernel lets go of it
 // when the process is gone, however it went.
-type Lock struct{ file *os.File }
+type Lock struct {
+	file   *os.File
+	holder Holder
+}
 
 // Holder is what the holder of a data folder wrote of itself.
 type Holder struct {
 	PID     int    `json:"pid"`
 	SinceMS int64  `json:"since"`
 	Command string `json:"command"`
+	URL     string `json:"url,omitempty"` // of its HTTP API
 }
 
 // HeldError says who holds a data folder.
@@ -41,7 +45,11 @@ func (e *HeldError) Error() string {
 		return fmt.Sprintf("another process holds the data folder %s", e.Folder)
 	}
 	since := time.UnixMilli(e.Holder.SinceMS).Format("2006-01-02 15:04:05")
-	return fmt.Sprintf("process %d holds the data folder %s since %s: %s", e.Holder.PID, e.Folder, since, e.Holder.Command)
+	text := fmt.Sprintf("process %d holds the data folder %s since %s: %s", e.Holder.PID, e.Folder, since, e.Holder.Command)
+	if e.Holder.URL != "" {
+		text += "; it serves " + e.Holder.URL
+	}
+	return text
 }
 
 // AcquireLock takes the data folder, which is made where it is not there. A
@@ -61,18 +69,33 @@ func AcquireLock(folder string, args []string, now time.Time) (*Lock, error) {
 		}
 		return nil, &HeldError{Folder: folder, Holder: readHolder(file)}
 	}
-	b, err := json.Marshal(Holder{PID: os.Getpid(), SinceMS: now.UnixMilli(), Command: strings.Join(args, " ")})
+	l := &Lock{file, Holder{PID: os.Getpid(), SinceMS: now.UnixMilli(), Command: strings.Join(args, " ")}}
+	if err := l.say(); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// say writes who holds it.
+func (l *Lock) say() error {
+	b, err := json.Marshal(l.holder)
 	if err == nil {
-		err = file.Truncate(0)
+		err = l.file.Truncate(0)
 	}
 	if err == nil {
-		_, err = file.WriteAt(append(b, '\n'), 0)
+		_, err = l.file.WriteAt(append(b, '\n'), 0)
 	}
 	if err != nil {
-		file.Close()
-		return nil, fmt.Errorf("writing %s: %w", file.Name(), err)
+		return fmt.Errorf("writing %s: %w", l.file.Name(), err)
 	}
-	return &Lock{file: file}, nil
+	return nil
+}
+
+// Serves writes beside the holder where it serves its HTTP API.
+func (l *Lock) Serves(url string) error {
+	l.holder.URL = url
+	return l.say()
 }
 
 // HoldGuest takes one run of an outside agent for this process, and leaves the
@@ -94,9 +117,11 @@ func readHolder(r io.Reader) Holder {
 	if err != nil || json.Unmarshal(b, &h) != nil || h.PID < 0 {
 		return Holder{}
 	}
-	h.Command = strings.Join(strings.Fields(h.Command), " ")
-	if r := []rune(h.Command); len(r) > maxCommand {
-		h.Command = string(r[:maxCommand]) + "…"
+	for _, text := range []*string{&h.Command, &h.URL} {
+		*text = strings.Join(strings.Fields(*text), " ")
+		if r := []rune(*text); len(r) > maxCommand {
+			*text = string(r[:maxCommand]) + "…"
+		}
 	}
 	return h
 }
