@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // funcs are what templates can call, beside those of report. What is foreign goes
@@ -33,10 +35,20 @@ var funcs = template.FuncMap{
 		}
 		return fmt.Sprintf("%.0f %%", 100*v)
 	},
-	"standing": report.RoundStanding,
-	"counts":   report.Counts,
-	"dict":     dict,
-	"up":       func(n int) int { return n + 1 },
+	"standing":   report.RoundStanding,
+	"counts":     report.Counts,
+	"dict":       dict,
+	"steps":      report.LessonSteps,
+	"movedwords": report.LessonMoved,
+	"outcome": func(o kernelwright.LessonOutcome) string {
+		return map[kernelwright.LessonOutcome]string{kernelwright.LessonFaster: "certified", kernelwright.LessonUnchanged: "correct"}[o] + map[kernelwright.LessonOutcome]string{kernelwright.LessonFailed: "failed", kernelwright.LessonSlower: "failed"}[o]
+	},
+	"stageclass": stageClass,
+	"operators":  operators,
+	"minutes":    func(ms int64) string { return fmt.Sprintf("%.0f min", float64(ms)/60000) },
+	"sum":        func(a, b int64) int64 { return a + b },
+	"days":       func() []int { return []int{7, 30, 90, 365} },
+	"up":         func(n int) int { return n + 1 },
 	"ratio": func(part, whole int) float64 {
 		if whole <= 0 {
 			return 0
@@ -126,4 +138,31 @@ func dict(pairs ...any) map[string]any {
 		m[fmt.Sprint(pairs[i])] = pairs[i+1]
 	}
 	return m
+}
+
+// stageClass is the class of a stage's status.
+func stageClass(s store.StageStatus) string {
+	switch {
+	case s == store.StageRunning:
+		return "correct"
+	case s.Finished():
+		return "certified"
+	}
+	return "failed"
+}
+
+// maxOperators is how many operators of a task a row names.
+const maxOperators = 4
+
+func operators(all []string) string {
+	var each []string
+	for _, o := range all {
+		if o = report.Line(strings.TrimPrefix(o, "aten.")); !slices.Contains(each, o) {
+			each = append(each, o)
+		}
+	}
+	if n := len(each); n > maxOperators {
+		return strings.Join(each[:maxOperators], ", ") + fmt.Sprintf(" and %d more", n-maxOperators)
+	}
+	return strings.Join(each, ", ")
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
@@ -75,7 +77,7 @@ func readQuery(v url.Values) (q historyQuery, err error) {
 	for name, to := range map[string]*string{
 		"q": &q.Q, "operator": &q.Operator, "device": &q.Device, "language": &q.Language, "verdict": &q.Verdict, "speedup": &q.Speedup, "model": &q.Model, "since": &q.Since, "until": &q.Until,
 	} {
-		if *to = strings.TrimSpace(v.Get(name)); len(*to) > maxParameter {
+		if *to = plain(v.Get(name)); len(*to) > maxParameter {
 			return q, bad("What is looked for under "+name+" is too long.", "It has at most 500 bytes.")
 		}
 	}
@@ -106,6 +108,16 @@ func readQuery(v url.Values) (q historyQuery, err error) {
 		}
 	}
 	return q, nil
+}
+
+// plain is what somebody looks for, without what cannot be seen.
+func plain(s string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, s))
 }
 
 // next is the query of the page that begins before a run.

@@ -16,6 +16,8 @@ import (
 // How much of foreign texts a page has, in bytes. The rest is one link away.
 const (
 	maxSource  = 20 << 10
+	maxOutput  = 6 << 10  // of a compiler's log, and of what a candidate printed
+	maxLines   = 60       // of a compiler
 	maxTalk    = 90 << 10 // of a page
 	maxMessage = 12 << 10
 )
@@ -157,9 +159,20 @@ func (u *UI) roundPage(r *http.Request) (view, error) {
 		if d.Rounds[i].Candidate.Source, cut = shortened(d.Rounds[i].Candidate.Source); cut && index == round.Index {
 			b.Longer = true
 		}
+		if index == round.Index {
+			bound(&d.Rounds[i].Verdict)
+		}
 	}
 	b.Round = report.NewRound(d, round.Index, since)
 	return view{Title: fmt.Sprintf("Run %d, round %d: %s", d.Run.ID, round.Index, report.Line(d.Run.TaskName)), At: "history", Body: b}, nil
+}
+
+// bound cuts what a verdict quotes of others to what a page has of it.
+func bound(v *kernelwright.Verdict) {
+	v.Build.Log, v.Output = cleanCut(v.Build.Log, maxOutput), cleanCut(v.Output, maxOutput)
+	for _, lines := range []*[]kernelwright.Diagnostic{&v.Build.Errors, &v.Build.Vectorised, &v.Build.Missed} {
+		*lines = (*lines)[:min(len(*lines), maxLines)]
+	}
 }
 
 // talkBody is what was said to language models for a round, and what they said.
@@ -219,7 +232,10 @@ func (u *UI) talkPage(r *http.Request) (view, error) {
 
 // cleanCut cuts a text between two of its characters.
 func cleanCut(s string, most int) string {
-	for most > 0 && most < len(s) && s[most]&0xC0 == 0x80 {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && s[most]&0xC0 == 0x80 {
 		most--
 	}
 	return s[:most]

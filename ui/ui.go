@@ -80,7 +80,8 @@ type UI struct {
 	sessions sessions
 	answers  chan struct{}
 	statics  map[string]static
-	benches  benchCache
+	benches  finished[report.BenchPage]
+	audits   finished[[]report.AuditRow]
 	tasks    taskCache
 	act      func() actions
 }
