@@ -60,7 +60,7 @@ func (r *room) serveAPI(a *app, o api.Options) (*served, error) {
 		return func(run kernelwright.Run) kernelwright.RunStatus { return shownStatus(run, working) }
 	}
 	s := &served{API: api.New(o), ended: make(chan error, 1)}
-	s.server = web.NewServer(s.API, r.log)
+	s.server = web.NewServer(r.withPages(o, s.API), r.log)
 	limited, scheme := web.LimitConnections(l, maxClients), "http"
 	if certificates != nil {
 		limited, scheme = tls.NewListener(limited, certificates), "https"

@@ -99,6 +99,19 @@ func (r *Runner) load(ctx context.Context, d report.Data) (report.Data, error) {
 // task or a device has none in it, but for its reference's text where that was
 // kept: an invalid one's is what its reason is about.
 func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
+	d, err := LoadQuiet(ctx, s, id)
+	if err != nil {
+		return d, err
+	}
+	if d.Talk, err = s.Calls(ctx, id); err != nil {
+		return d, err
+	}
+	d.Attempts, err = s.Unanswered(ctx, id)
+	return d, err
+}
+
+// LoadQuiet is Load without what was said to models.
+func LoadQuiet(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 	var d report.Data
 	var err error
 	if d.Run, err = s.Run(ctx, id); err != nil {
@@ -108,12 +121,6 @@ func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 		return d, err
 	}
 	if d.Spend, err = s.Spend(ctx, id); err != nil {
-		return d, err
-	}
-	if d.Talk, err = s.Calls(ctx, id); err != nil {
-		return d, err
-	}
-	if d.Attempts, err = s.Unanswered(ctx, id); err != nil {
 		return d, err
 	}
 	if d.Task, err = s.RunTask(ctx, id); errors.Is(err, store.ErrNotFound) {

@@ -14,8 +14,8 @@ var benchText string
 
 var benchPage = newPage("bench", benchText)
 
-// benchPageData is the page with everything decided.
-type benchPageData struct {
+// BenchPage is the page with everything decided.
+type BenchPage struct {
 	Name, Headline string
 	Status, Class  string
 	Tables         []table
@@ -32,7 +32,12 @@ type benchPageData struct {
 // BenchHTML writes what a bench came to as one page that loads nothing from
 // anywhere.
 func BenchHTML(w io.Writer, b Bench, f BenchFigures) error {
-	p := benchPageData{
+	return benchPage.Execute(w, NewBenchPage(b, f))
+}
+
+// NewBenchPage decides what a page says of a bench.
+func NewBenchPage(b Bench, f BenchFigures) BenchPage {
+	p := BenchPage{
 		Name: fmt.Sprintf("Bench %d: %s", b.ID, b.size()), Headline: f.Headline, Status: "done", Class: "certified",
 		Tables: b.tables(f), Charts: benchCharts(f), CurveNote: curveNote, Configurations: ConfigurationNames(b.Configurations),
 		References: b.referenceRows(), Facts: b.about(), Version: kernelwright.Version, ID: b.ID,
@@ -43,7 +48,7 @@ func BenchHTML(w io.Writer, b Bench, f BenchFigures) error {
 	if t := b.without(); len(t.Rows) > 0 {
 		p.Without = &t
 	}
-	return benchPage.Execute(w, p)
+	return p
 }
 
 // IsLeft tells the columns of words, by number.

@@ -34,6 +34,7 @@ type chart struct {
 	Roofline      *chartTick // the most that the floor allows, where it is in view
 	Against       string     // what the speedups are held against
 	Text          string     // the chart in words
+	Corrections   bool       // some of the points answer one
 }
 
 type chartTick struct {
@@ -45,6 +46,7 @@ type chartPoint struct {
 	X, Y, Low, High float64
 	OK, Kept        bool
 	Certified       bool // its speedup is the certificate's, else the quick level's
+	Correction      bool // it answers one
 	Title           string
 }
 
@@ -118,14 +120,17 @@ func newChart(d Data) (c chart, ok bool) {
 		v := Counts(r)
 		s := v.Speedup
 		p.Certified = v.Status == kernelwright.Certified
+		kind := answers(roundBefore(d.Rounds, r))
+		p.Correction = kind == string(kernelwright.Correction)
 		if s == nil || !v.Status.OK() || refused(r) || !sound(s.Value) {
 			p.Y = c.Bottom
-			p.Title = fmt.Sprintf("round %d: %s", r.Index, RoundStanding(r))
+			p.Title = fmt.Sprintf("round %d, %s: %s", r.Index, kind, RoundStanding(r))
 			c.Points = append(c.Points, p)
 			continue
 		}
+		c.Corrections = c.Corrections || p.Correction
 		p.OK, p.Y, p.Low, p.High = true, y(s.Value), y(s.Low), y(s.High)
-		p.Title = fmt.Sprintf("round %d: %s, %s against %s, %s", r.Index, RoundStanding(r), Speedup(s), Line(s.Against), Milliseconds(v.CandidateMS))
+		p.Title = fmt.Sprintf("round %d, %s: %s, %s against %s, %s", r.Index, kind, RoundStanding(r), Speedup(s), Line(s.Against), Milliseconds(v.CandidateMS))
 		c.Points = append(c.Points, p)
 		if s.Value > best {
 			if best == 0 {

@@ -14,18 +14,40 @@ import (
 //go:embed report.html.tmpl
 var pageText string
 
-// styleText is what the pages of a run and of a bench share.
+// styleText, and what is said of a run and of a round, are of all pages.
+var (
+	//go:embed style.html.tmpl
+	styleText string
+	//go:embed run.html.tmpl
+	runText string
+	//go:embed bench_body.html.tmpl
+	benchBodyText string
+)
+
+// Style is the style sheet of all pages.
 //
-//go:embed style.html.tmpl
-var styleText string
+//go:embed style.css
+var Style string
 
 var page = newPage("report", pageText)
 
 func newPage(name, text string) *template.Template {
-	return template.Must(template.Must(template.New(name).Funcs(pageFuncs).Parse(styleText)).Parse(text))
+	return template.Must(Templates(name).Parse(text))
+}
+
+// Templates returns an empty template of a name with those that pages share: "run" of a
+// [Page], "round" of one of its rounds, "talk" of turns, "reference" of a Page, and
+// "bench-body" of a [BenchPage].
+func Templates(name string) *template.Template {
+	t := template.New(name).Funcs(pageFuncs)
+	for _, text := range []string{styleText, runText, benchBodyText} {
+		t = template.Must(t.Parse(text))
+	}
+	return t
 }
 
 var pageFuncs = template.FuncMap{
+	"css":   func() template.CSS { return template.CSS(Style) }, //nolint:gosec // ours
 	"clean": func(s string) string { return cut(Clean(s)) },
 	"line":  Line,
 	"say":   func(s string) string { return sentence(Line(s)) },
@@ -38,9 +60,9 @@ var pageFuncs = template.FuncMap{
 	"add":   func(a, b float64) float64 { return a + b },
 }
 
-// pageData is the page with everything decided, so that the template only
+// Page is the page with everything decided, so that the template only
 // places.
-type pageData struct {
+type Page struct {
 	Name, Headline    string
 	Status, Class     string
 	Reason, Hint      string
@@ -49,9 +71,13 @@ type pageData struct {
 	Cards             []fact
 	Certificate       []fact
 	Chart             *chart
+	Tree              *roundTree
+	Roofline          *rooflineChart
+	Why               *why
+	Faster            string // or what the best kernel is else
 	Times             []timeRow
 	TimeNotes         []string
-	Rounds            []pageRound
+	Rounds            []PageRound
 	Stop              string
 	Precision         string
 	Seeds             int
@@ -68,9 +94,14 @@ type pageData struct {
 	Run               int64
 }
 
-type pageRound struct {
+// PageRound is what a page says of a round.
+type PageRound struct {
 	Index          int
 	Kept           bool
+	Link           string // to what is said of it alone
+	Answers        string // correction, optimisation, or that it is a first candidate
+	After, Since   int    // the rounds that it went on from, and that it is compared with; -1: none
+	Moved          []movement
 	Status, Class  string
 	MS             float64
 	Speedup        *kernelwright.Speedup
@@ -93,8 +124,8 @@ type pageRound struct {
 	Missed         []kernelwright.Diagnostic
 	Kernels        []string
 	Profile        []string
-	Source         []string
-	Diff           []DiffLine
+	Source         []template.HTML
+	Diff           []codeDiff
 	Same, HasFirst bool
 	Talk           []pageTurn
 }
@@ -112,9 +143,24 @@ func pageTurns(turns []Turn) []pageTurn {
 
 // HTML writes the report as one page that loads nothing from anywhere.
 func HTML(w io.Writer, d Data) error {
+	p := NewPage(d, func(round int) string { return fmt.Sprintf("#round-%d", round) })
+	talk, beyond := talkByRound(d)
+	for i := range p.Rounds {
+		p.Rounds[i] = NewRound(d, p.Rounds[i].Index, p.Rounds[i].After)
+		p.Rounds[i].Talk = pageTurns(talk[p.Rounds[i].Index])
+	}
+	for _, index := range beyond {
+		p.Rounds = append(p.Rounds, PageRound{Index: index, Status: "not done", Class: "open", Talk: pageTurns(talk[index])})
+	}
+	return page.Execute(w, p)
+}
+
+// NewPage decides what a page says of a run. Its rounds have their figures alone:
+// NewRound has the rest. Link leads to what is said of a round.
+func NewPage(d Data, link func(round int) string) Page {
 	best, v, ok := Best(d.Rounds)
 	s := Summarise(d)
-	p := pageData{
+	p := Page{
 		Name: Line(name(d)), Headline: headline(d), Status: standing(s.Status, s.Level), Class: "failed",
 		Reason: d.Run.Reason, Hint: d.Run.Hint, Detail: d.Run.Detail,
 		Stop: stopSentence(d.Run.Stop), Facts: facts(d, v), Notes: d.Task.Notes, Reference: d.Task.Source,
@@ -140,20 +186,29 @@ func HTML(w io.Writer, d Data) error {
 	if c, drawn := newChart(d); drawn {
 		p.Chart = &c
 	}
-	talk, beyond := talkByRound(d)
-	for i, r := range d.Rounds {
-		var before *kernelwright.Round
-		if i > 0 {
-			before = &d.Rounds[i-1]
-		}
-		round := newPageRound(r, before, ok && r.Index == best.Index)
-		round.Talk = pageTurns(talk[r.Index])
+	p.Why, p.Faster = newWhy(d, link), "as fast as it is"
+	if s.Result == Faster || v.Speedup.Wins(0) {
+		p.Faster = "faster"
+	}
+	if t, drawn := newTree(d.Rounds, kept(best, ok), link); drawn {
+		p.Tree = &t
+	}
+	if c, drawn := newRoofline(v, d.Device); drawn {
+		p.Roofline = &c
+	}
+	for _, r := range d.Rounds {
+		round := roundFigures(d, r, ok && r.Index == best.Index)
+		round.Link = link(r.Index)
 		p.Rounds = append(p.Rounds, round)
 	}
-	for _, index := range beyond {
-		p.Rounds = append(p.Rounds, pageRound{Index: index, Status: "not done", Class: "open", Talk: pageTurns(talk[index])})
+	return p
+}
+
+func kept(best kernelwright.Round, ok bool) int {
+	if !ok {
+		return -1
 	}
-	return page.Execute(w, p)
+	return best.Index
 }
 
 func cards(d Data, s Summary, v kernelwright.Verdict) []fact {
@@ -170,15 +225,36 @@ func cards(d Data, s Summary, v kernelwright.Verdict) []fact {
 	return append(out, fact{"headroom", Percent(v.Headroom)}, fact{"rounds", fmt.Sprintf("%d of %d", s.Rounds, max(d.Run.MaxRounds, s.Rounds))})
 }
 
-func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) pageRound {
-	v, counts := r.Verdict, Counts(r)
-	p := pageRound{
+// roundFigures is what the table of rounds shows of one.
+func roundFigures(d Data, r kernelwright.Round, kept bool) PageRound {
+	counts, before := Counts(r), roundBefore(d.Rounds, r)
+	p := PageRound{
 		Index: r.Index, Kept: kept, Status: RoundStanding(r), Class: statusClass(counts.Status), MS: counts.CandidateMS, Speedup: counts.Speedup, Headroom: counts.Headroom,
-		Measured: measuredAt(r),
-		Note:     r.Candidate.Note, Said: saying(r), Origin: r.Candidate.Origin, Reason: roundReason(r), Hint: v.Hint, Evidence: v.Evidence,
-		Errors: v.Build.Errors, Output: v.Output, Vectorised: v.Build.Vectorised, Missed: v.Build.Missed,
-		Source: splitLines(cut(Clean(r.Candidate.Source))),
+		Note: r.Candidate.Note, Answers: answers(before), After: -1, Since: -1,
 	}
+	if refused(r) {
+		p.Class = "failed"
+	}
+	if before != nil {
+		p.After = before.Index
+	}
+	return p
+}
+
+// NewRound decides what a page says of a round of a run, whose source is compared with
+// that of another round; -1: of none. It is empty where there is no such round.
+func NewRound(d Data, index, since int) PageRound {
+	at := slices.IndexFunc(d.Rounds, func(r kernelwright.Round) bool { return r.Index == index })
+	if at < 0 {
+		return PageRound{Index: index, After: -1, Since: -1}
+	}
+	r := d.Rounds[at]
+	best, _, ok := Best(d.Rounds)
+	p := roundFigures(d, r, ok && r.Index == best.Index)
+	v := r.Verdict
+	p.Measured, p.Said, p.Origin, p.Reason, p.Hint, p.Evidence = measuredAt(r), saying(r), r.Candidate.Origin, roundReason(r), v.Hint, v.Evidence
+	p.Errors, p.Output, p.Vectorised, p.Missed = v.Build.Errors, v.Output, v.Build.Vectorised, v.Build.Missed
+	p.Source = Highlight(r.Candidate.Source)
 	for _, k := range v.Build.Kernels {
 		p.Kernels = append(p.Kernels, Kernel(k))
 	}
@@ -188,20 +264,51 @@ func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) p
 	}
 	if c := r.Certificate; c != nil {
 		if p.Certifying = numbers(c.CostS); refused(r) {
-			p.Uncertified, p.Class = c.Reason, "failed"
+			p.Uncertified = c.Reason
 		}
 	}
 	if f := r.Feedback; f != nil {
 		p.Kind, p.Feedback, p.Numbers = string(f.Kind), feedbackFacts(*f), numbers(f.Evidence)
 	}
 	p.Metrics, p.Costs = numbers(v.Metrics), numbers(v.CostS)
-	if before == nil {
+	if before := roundBefore(d.Rounds, r); before != nil {
+		p.Moved = movements(before.Verdict, v)
+	}
+	other := slices.IndexFunc(d.Rounds, func(r kernelwright.Round) bool { return r.Index == since })
+	if other < 0 || since == index {
 		p.HasFirst = true
 		return p
 	}
-	p.Diff = Diff(Clean(before.Candidate.Source), Clean(r.Candidate.Source))
-	p.Same = before.Candidate.Source == r.Candidate.Source
+	from := d.Rounds[other].Candidate.Source
+	p.Since, p.Same = since, from == r.Candidate.Source
+	p.Diff = highlightDiff(from, r.Candidate.Source, p.Source)
 	return p
+}
+
+// codeDiff is a DiffLine as markup.
+type codeDiff struct {
+	Op   rune
+	Code template.HTML
+}
+
+// highlightDiff compares two sources; now is the second one's lines as markup.
+func highlightDiff(from, to string, now []template.HTML) []codeDiff {
+	lines := Diff(Clean(from), Clean(to))
+	if len(lines) == 0 {
+		return nil
+	}
+	was := Highlight(from)
+	out := make([]codeDiff, len(lines))
+	for i, l := range lines {
+		out[i] = codeDiff{l.Op, template.HTML(template.HTMLEscapeString(l.Text))} //nolint:gosec // escaped
+		switch {
+		case l.New > 0 && l.New <= len(now):
+			out[i].Code = now[l.New-1]
+		case l.New == 0 && l.Old > 0 && l.Old <= len(was):
+			out[i].Code = was[l.Old-1]
+		}
+	}
+	return out
 }
 
 func numbers(m map[string]float64) []fact {

@@ -270,8 +270,8 @@ func TestQuickAndCertifiedFigures(t *testing.T) {
 		`<td><span class="chip certified">certified</span></td><td class="n">1.60 ms</td><td class="n">1.88× [1.80, 1.95]</td><td>max-autotune</td>`,
 		`<td><span class="chip correct">correct (quick)</span></td><td class="n">2.20 ms</td>`,
 		`<span class="chip failed">correct (quick), certification: wrong</span>`,
-		"<title>round 2: certified, 1.88× [1.80, 1.95] against max-autotune, 1.60 ms</title>",
-		"<title>round 0: correct (quick), 1.36× ",
+		"<title>round 2, next candidate: certified, 1.88× [1.80, 1.95] against max-autotune, 1.60 ms</title>",
+		"<title>round 0, first candidate: correct (quick), 1.36× ",
 		"Against the fastest baseline of each verdict: compile, max-autotune, with 95 % intervals",
 		`class="dot kept"`, `class="dot quick"`, "What its certification cost", "turns</i> 22.5",
 	} {

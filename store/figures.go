@@ -80,9 +80,7 @@ func (s *Store) Figures(ctx context.Context, f FiguresFilter) ([]Figures, error)
 	if f.Limit <= 0 {
 		f.Limit = DefaultLimit
 	}
-	query := `SELECT r.run, r.idx, r.task, u.task_name, u.device, r.device_key, r.language, lower(hex(t.hash)), r.note, r.finished, coalesce(e.sha256, ''), ` +
-		verdictColumns("v") + `, ` + verdictColumns("c") + ` FROM ` + from + `
-		JOIN runs u ON u.id = r.run JOIN texts t ON t.id = r.candidate JOIN verdicts v ON v.id = r.verdict LEFT JOIN verdicts c ON c.id = e.verdict`
+	query := figuresQuery + from + figuresJoins
 	if len(where) > 0 {
 		query += ` WHERE ` + strings.Join(where, " AND ")
 	}
@@ -90,18 +88,27 @@ func (s *Store) Figures(ctx context.Context, f FiguresFilter) ([]Figures, error)
 	if err != nil {
 		return nil, err
 	}
-	return scanAll(rows, func(r *sql.Rows) (g Figures, err error) {
-		var v, c verdictRow
-		err = r.Scan(append([]any{&g.Run, &g.Round, &g.Task, &g.TaskName, &g.Device, &g.DeviceKey, &g.Language, &g.Candidate, &g.Note, &g.FinishedMS, &g.Exported}, append(v.into(), c.into()...)...)...)
-		counts := v.verdict(kernelwright.Run{})
-		if certificate := c.verdict(kernelwright.Run{}); certificate != nil {
-			counts = certificate
-		}
-		if err == nil && counts != nil {
-			g.Status, g.Reason, g.Level, g.CandidateMS, g.Speedup, g.Headroom = counts.Status, counts.Reason, counts.Level, counts.CandidateMS, counts.Speedup, counts.Headroom
-		}
-		return g, err
-	})
+	return scanAll(rows, scanFigures)
+}
+
+// figuresQuery and figuresJoins are round what rounds r and certificates e come from.
+var (
+	figuresQuery = `SELECT r.run, r.idx, r.task, u.task_name, u.device, r.device_key, r.language, lower(hex(t.hash)), r.note, r.finished, coalesce(e.sha256, ''), ` +
+		verdictColumns("v") + `, ` + verdictColumns("c") + ` FROM `
+	figuresJoins = ` JOIN runs u ON u.id = r.run JOIN texts t ON t.id = r.candidate JOIN verdicts v ON v.id = r.verdict LEFT JOIN verdicts c ON c.id = e.verdict`
+)
+
+func scanFigures(r *sql.Rows) (g Figures, err error) {
+	var v, c verdictRow
+	err = r.Scan(append([]any{&g.Run, &g.Round, &g.Task, &g.TaskName, &g.Device, &g.DeviceKey, &g.Language, &g.Candidate, &g.Note, &g.FinishedMS, &g.Exported}, append(v.into(), c.into()...)...)...)
+	counts := v.verdict(kernelwright.Run{})
+	if certificate := c.verdict(kernelwright.Run{}); certificate != nil {
+		counts = certificate
+	}
+	if err == nil && counts != nil {
+		g.Status, g.Reason, g.Level, g.CandidateMS, g.Speedup, g.Headroom = counts.Status, counts.Reason, counts.Level, counts.CandidateMS, counts.Speedup, counts.Headroom
+	}
+	return g, err
 }
 
 // Counts is how much there is of what.

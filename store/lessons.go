@@ -353,7 +353,7 @@ func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
 		l.Reason = sentence(now.Reason, maxLessonWords)
 		return l, true
 	}
-	l.ToMS, l.Moved = now.CandidateMS, moved(was, now)
+	l.ToMS, l.Moved = now.CandidateMS, Moved(was, now)
 	return l, true
 }
 
@@ -410,9 +410,9 @@ var (
 	timeAgain     = []string{metrics.AchievedGBs, metrics.AchievedGFLOPs, metrics.MemoryShare, metrics.CacheShare, metrics.ComputeShare, metrics.CallOverheadShare}
 )
 
-// moved returns the metrics that changed most, by their change relative to the
-// larger of both values.
-func moved(from, to kernelwright.Verdict) []kernelwright.Movement {
+// Moved returns the metrics that changed most, by their change relative to the
+// larger of both values: at most four.
+func Moved(from, to kernelwright.Verdict) []kernelwright.Movement {
 	before, after := measured(from), measured(to)
 	change := func(m kernelwright.Movement) float64 {
 		return math.Abs(m.To-m.From) / max(math.Abs(m.From), math.Abs(m.To))
