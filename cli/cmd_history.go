@@ -34,6 +34,7 @@ type historyCmd struct {
 	Lessons historyLessonsCmd `cmd:"" help:"Say what changes brought, in runs that ended with a certified kernel."`
 	Search  historySearchCmd  `cmd:"" help:"Search references, candidates, verdicts, reasons, feedback and what was said to models; list rounds by status."`
 	Costs   historyCostsCmd   `cmd:"" help:"Say what was spent on language models, by day and model."`
+	SQL     historySQLCmd     `cmd:"" name:"sql" help:"Answer a query in SQL over views of the record."`
 }
 
 // runStopped is the word of a run that never ended and that nobody works on any
