@@ -10,6 +10,8 @@ import (
 
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
+
+	"github.com/kernelwright/kernelwright/internal/parquetrows"
 )
 
 // page is one of a column, as a file is written that says what it likes.
@@ -96,7 +98,7 @@ func zstdBomb(blocks int) []byte {
 // take bounded memory, and harm no neighbour.
 func TestHostileParquet(t *testing.T) {
 	const most = 128 << 20
-	setFor(t, &maxReading, most)
+	setFor(t, &parquetrows.Limits.Memory, most)
 	setFor(t, &maxPairs, 10_000)
 	const (
 		memory   = "it takes more than 128 MiB of memory to read"
@@ -142,7 +144,7 @@ func TestHostileParquet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.written > 0 {
-				setFor(t, &maxWritten, c.written)
+				setFor(t, &parquetrows.Limits.Written, c.written)
 			}
 			if err := os.WriteFile(path, c.file, 0o644); err != nil {
 				t.Fatal(err)
@@ -178,9 +180,9 @@ func FuzzParquet(f *testing.F) {
 	f.Add(byHand(f, 1, format.Uncompressed, format.Required, dataPage(1, len(text), text)))
 	f.Add(byHand(f, 3, format.Uncompressed, format.Optional, dataPage(3, 10, append([]byte{2, 0, 0, 0}, run(3, 0)...))))
 	f.Add(byHand(f, 1, format.Zstd, format.Required, dataPage(1, 100, zstdBomb(2))))
-	before := maxReading
-	maxReading = 128 << 20
-	f.Cleanup(func() { maxReading = before })
+	before := parquetrows.Limits.Memory
+	parquetrows.Limits.Memory = 128 << 20
+	f.Cleanup(func() { parquetrows.Limits.Memory = before })
 	f.Fuzz(func(t *testing.T, file []byte) {
 		path := filepath.Join(t.TempDir(), "set.parquet")
 		if err := os.WriteFile(path, file, 0o644); err != nil {

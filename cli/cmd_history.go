@@ -34,6 +34,8 @@ type historyCmd struct {
 	Lessons historyLessonsCmd `cmd:"" help:"Say what changes brought, in runs that ended with a certified kernel."`
 	Search  historySearchCmd  `cmd:"" help:"Search references, candidates, verdicts, reasons, feedback and what was said to models; list rounds by status."`
 	Costs   historyCostsCmd   `cmd:"" help:"Say what was spent on language models, by day and model."`
+	Export  historyExportCmd  `cmd:"" help:"Write trajectories as a dataset, or references and kernels as KernelBench has them."`
+	SQL     historySQLCmd     `cmd:"" name:"sql" help:"Answer a query in SQL over views of the record."`
 }
 
 // runStopped is the word of a run that never ended and that nobody works on any
@@ -134,9 +136,8 @@ type historyLsCmd struct {
 
 // Run lists runs.
 func (c historyLsCmd) Run(a *app) (err error) {
-	statuses := []string{"queued", "running", string(runStopped), "done", "invalid", "declined", "failed", "cancelled"}
-	if c.Status != "" && !slices.Contains(statuses, c.Status) {
-		return usage(fmt.Sprintf("there is no status %q", c.Status), "it is one of "+strings.Join(statuses, ", "))
+	if err := c.checkStatus(); err != nil {
+		return err
 	}
 	r, err := a.openRecord()
 	if err != nil {
@@ -212,6 +213,14 @@ func (c historyLsCmd) Run(a *app) (err error) {
 		return ignoreClosed(err)
 	}
 	return a.printf("%s", legend(speedups))
+}
+
+func (c historyLsCmd) checkStatus() error {
+	statuses := []string{"queued", "running", string(runStopped), "done", "invalid", "declined", "failed", "cancelled"}
+	if c.Status != "" && !slices.Contains(statuses, c.Status) {
+		return usage(fmt.Sprintf("there is no status %q", c.Status), "it is one of "+strings.Join(statuses, ", "))
+	}
+	return nil
 }
 
 // runs returns the runs that are asked for, with their statuses as they are shown.

@@ -14,6 +14,7 @@ type trainTasksImportCmd struct {
 	Paths []string `arg:"" name:"path" help:"Reference files, folders of them, *.jsonl or *.parquet with a column code." type:"path" predictor:"file"`
 	Set   string   `help:"The set they come to." default:"imported" placeholder:"NAME"`
 	Split string   `help:"What they are for: train, taught, val, compositions or kinds; the last two are held out." default:"train" enum:"train,taught,val,compositions,kinds" placeholder:"SPLIT"`
+	levelFlag
 	deviceFlags
 }
 
@@ -24,7 +25,13 @@ func (trainTasksImportCmd) Help() string {
 
 // read returns the references at the paths.
 func (c trainTasksImportCmd) read() (files []tasks.Protected, err error) {
-	for _, path := range c.Paths {
+	paths := c.Paths
+	if c.Level != "" {
+		if paths, err = c.ofLevels(c.Paths); err != nil {
+			return nil, err
+		}
+	}
+	for _, path := range paths {
 		found, err := tasks.ReadAny(path)
 		if err != nil {
 			return nil, usage(err.Error(), "name reference files, folders of them, *.jsonl or *.parquet")

@@ -28,8 +28,12 @@ type progress struct {
 	drawn  bool
 	last   string // the last stage said, so that it is not said twice
 	said   time.Time
+	shared time.Time // when a bar was drawn last
 	now    func() time.Time
 }
+
+// betweenShares is how often a bar is drawn.
+const betweenShares = 100 * time.Millisecond
 
 // betweenSteps is how long a step of many stays unsaid where nothing can be drawn over.
 const betweenSteps = 30 * time.Second
@@ -103,6 +107,34 @@ func (p *progress) step(stage, text string) {
 		p.said = now
 		fmt.Fprintln(p.w, line)
 	}
+}
+
+// barWidth is that of a bar, in characters.
+const barWidth = 24
+
+// share tells how much of something long is done: on a terminal with a bar.
+func (p *progress) share(stage string, done, all int64, what string) {
+	p.mu.Lock()
+	now := p.now()
+	if p.said.IsZero() {
+		p.said = p.begun // what is over soon needs no line that stays
+	}
+	often := p.redraw && now.Sub(p.shared) < betweenShares
+	if !often {
+		p.shared = now
+	}
+	p.mu.Unlock()
+	if often {
+		return
+	}
+	text := fmt.Sprintf("%d of %d %s", done, all, what)
+	if all > 0 {
+		text = fmt.Sprintf("%d %% (%s)", 100*done/all, text)
+		if full := int(barWidth * done / all); p.redraw {
+			text = strings.Repeat("█", full) + strings.Repeat("░", barWidth-full) + " " + text
+		}
+	}
+	p.step(stage, text)
 }
 
 // observe tells the steps of a run.

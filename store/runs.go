@@ -227,13 +227,8 @@ type RunFilter struct {
 // DefaultLimit is how many rows a page has when nobody says.
 const DefaultLimit = 50
 
-// Runs returns the runs that match, the newest first unless Oldest, without their tracebacks.
-// Their best rounds carry the key figures only: no source, and of the verdict
-// what its columns hold (status, reason, level, times, speedup, headroom). Ask
-// Run for the rest.
-func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, error) {
-	var where []string
-	var args []any
+// where returns the conditions of a filter with their arguments.
+func (f RunFilter) where() (where []string, args []any) {
 	narrow := func(condition string, arg any) {
 		where, args = append(where, condition), append(args, arg)
 	}
@@ -264,6 +259,22 @@ func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, erro
 	if f.UntilMS != 0 {
 		narrow("runs.created < ?", f.UntilMS)
 	}
+	return where, args
+}
+
+// CountRuns counts the runs that match, on this page and on those after it.
+func (s *Store) CountRuns(ctx context.Context, f RunFilter) (n int64, err error) {
+	where, args := f.where()
+	query, args := Page{From: f.Before, Oldest: f.Oldest}.query(`SELECT count(*) FROM runs`, "runs.id", where, args...)
+	return n, s.read.QueryRowContext(ctx, query, args...).Scan(&n)
+}
+
+// Runs returns the runs that match, the newest first unless Oldest, without their tracebacks.
+// Their best rounds carry the key figures only: no source, and of the verdict
+// what its columns hold (status, reason, level, times, speedup, headroom). Ask
+// Run for the rest.
+func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, error) {
+	where, args := f.where()
 	if f.Limit <= 0 {
 		f.Limit = DefaultLimit
 	}

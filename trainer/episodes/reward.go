@@ -27,7 +27,10 @@ func most(v *kernelwright.Verdict) int {
 }
 
 // told reports whether a verdict has a reward: its timing tells the milestone.
-func told(v *kernelwright.Verdict) bool { return most(v) == Reward(v) }
+func told(v *kernelwright.Verdict) bool {
+	_, told := Told(v)
+	return told
+}
 
 // The baselines of the milestones.
 const (
@@ -59,3 +62,6 @@ func missing(v *kernelwright.Verdict) (names []string) {
 	}
 	return names
 }
+
+// Told returns the milestone that a verdict reached, and whether its timing tells it.
+func Told(v *kernelwright.Verdict) (reward int, told bool) { return Reward(v), most(v) == Reward(v) }

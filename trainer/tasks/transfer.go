@@ -17,6 +17,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/kernelwright/kernelwright/internal/parquetrows"
 	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/task"
@@ -159,24 +160,42 @@ func readLines(path string) ([]Protected, error) {
 	}
 }
 
+// readParquet reads a file that may be anybody's: package parquetrows bounds what that
+// takes.
 func readParquet(path string) (all []Protected, err error) {
-	// The library panics on some damaged files.
-	defer func() {
-		if r := recover(); r != nil {
-			all, err = nil, fmt.Errorf("%s is damaged: %v", path, r)
-		}
-	}()
-	rows, err := parquet.ReadFile[Row](path)
+	t, err := parquetrows.Open(path, []parquetrows.Wanted{{Names: []string{"code"}, Most: task.MaxBytes, Text: true}})
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be read as Parquet: %w", path, err)
 	}
-	for i, row := range rows {
-		if row.Code == "" {
-			return nil, fmt.Errorf("row %d of %s has no `code`", i, path)
-		}
-		all = append(all, Protected{fmt.Sprintf("%s:%d", path, i), row.Code})
+	defer t.Close()
+	if !slices.ContainsFunc(t.Columns, func(name string) bool { return strings.EqualFold(name, "code") }) {
+		return nil, fmt.Errorf("%s has no column `code`", path)
 	}
-	return all, nil
+	held := 0
+	for n := 0; ; n++ {
+		row, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s cannot be read from row %d on: %w", path, n, err)
+		}
+		var code *string
+		if err := json.Unmarshal(row.Values["code"], &code); err != nil || code == nil || *code == "" {
+			return nil, fmt.Errorf("row %d of %s has no `code`%s", n, path, because(row.Bad["code"]))
+		}
+		if held += len(*code); held > maxRows { // a file may name one text any number of times
+			return nil, fmt.Errorf("the references of %s take more than %d MiB", path, maxRows>>20)
+		}
+		all = append(all, Protected{fmt.Sprintf("%s:%d", path, n), *code})
+	}
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
 }
 
 // OverlapsError says that references that are brought in are like tasks that they

@@ -1,4 +1,4 @@
-package audit
+package parquetrows
 
 import (
 	"encoding/json"
@@ -8,36 +8,33 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"unicode/utf8"
 
 	"github.com/parquet-go/parquet-go"
-
-	"github.com/kernelwright/kernelwright/task"
 )
 
-// Parquet is read by a process of its own. A few bytes of it can stand for any
-// amount of data: counts, run lengths, compression and lengths of lists all ask for
-// memory before anything is known to be there, and running out of memory ends a
-// process. So that one has a limit, no environment, and nothing to lose.
-
 // rowsName is what a process of this program is called that reads Parquet on its
-// standard input, and does nothing else. Its argument is the memory that it may take, in bytes.
+// standard input, and does nothing else. Its arguments are the memory that it may take,
+// in bytes, and the columns that are wanted, as JSON.
 const rowsName = "kernelwright: rows of Parquet"
 
 func init() {
-	if len(os.Args) != 2 || os.Args[0] != rowsName {
+	if len(os.Args) != 3 || os.Args[0] != rowsName {
 		return
 	}
 	memory, err := strconv.ParseInt(os.Args[1], 10, 64)
 	if err == nil {
 		err = limit(memory)
 	}
+	var wanted []Wanted
 	if err == nil {
-		err = writeRows(os.Stdin, os.Stdout)
+		err = json.Unmarshal([]byte(os.Args[2]), &wanted)
+	}
+	if err == nil {
+		err = writeRows(os.Stdin, os.Stdout, wanted)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -82,14 +79,14 @@ func limit(memory int64) error {
 // missing, something has ended the process.
 type rowMessage struct {
 	Columns []string                   `json:"columns,omitempty"` // as they are written: those with a value a row
-	Row     map[string]json.RawMessage `json:"row,omitempty"`     // by names in lower case, of those that tell of a pair
+	Row     map[string]json.RawMessage `json:"row,omitempty"`     // by names in lower case, of those that are wanted
 	Bad     map[string]string          `json:"bad,omitempty"`     // why a value of the row is no text
 	Problem string                     `json:"problem,omitempty"`
 	End     bool                       `json:"end,omitempty"`
 }
 
 // writeRows writes what a file has. An error is of the writing.
-func writeRows(in *os.File, out io.Writer) error {
+func writeRows(in *os.File, out io.Writer, wanted []Wanted) error {
 	to := json.NewEncoder(out)
 	to.SetEscapeHTML(false)
 	last := rowMessage{End: true}
@@ -99,7 +96,7 @@ func writeRows(in *os.File, out io.Writer) error {
 		}
 		return nil
 	}
-	err := rowsOf(in, writing)
+	err := rowsOf(in, wanted, writing)
 	var failed *writeError
 	if errors.As(err, &failed) {
 		return err
@@ -114,7 +111,7 @@ type writeError struct{ error }
 
 // rowsOf reads a file, and hands over its columns and rows. The library panics on
 // some damaged files.
-func rowsOf(in *os.File, yield func(rowMessage) error) (err error) {
+func rowsOf(in *os.File, wanted []Wanted, yield func(rowMessage) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("it is damaged: %v", r)
@@ -139,7 +136,7 @@ func rowsOf(in *os.File, yield func(rowMessage) error) (err error) {
 	if err := yield(all); err != nil {
 		return err
 	}
-	read := ofPair(columns)
+	read := chosen(wanted, columns)
 	if len(read) == 0 {
 		return nil
 	}
@@ -151,26 +148,21 @@ func rowsOf(in *os.File, yield func(rowMessage) error) (err error) {
 	return nil
 }
 
-// maxWord is the longest text that is taken of a column that holds none of a pair's texts.
-const maxWord = 1 << 10
-
-// readColumn is one that tells of a pair.
+// readColumn is one that is wanted.
 type readColumn struct {
 	name  string // in lower case
 	index int
-	most  int // bytes of a text in it
+	Wanted
 }
 
-// ofPair chooses what is read of a file's columns: of each kind of text the first.
-func ofPair(columns map[string]int) (read []readColumn) {
-	for _, names := range [][]string{referenceNames, functionalNames, candidateNames} {
-		if name := first(columns, names); name != "" {
-			read = append(read, readColumn{name, columns[name], task.MaxBytes})
-		}
-	}
-	for _, name := range slices.Concat(claimNames, againstNames, calledNames, []string{levelField, taskField}) {
-		if index, has := columns[name]; has {
-			read = append(read, readColumn{name, index, maxWord})
+// chosen is what is read of a file's columns: of each that is wanted the first name.
+func chosen(wanted []Wanted, columns map[string]int) (read []readColumn) {
+	for _, w := range wanted {
+		for _, name := range w.Names {
+			if index, has := columns[name]; has {
+				read = append(read, readColumn{name, index, w})
+				break
+			}
 		}
 	}
 	return read
@@ -193,8 +185,8 @@ func rowsOfGroup(group parquet.RowGroup, read []readColumn, yield func(rowMessag
 			if err != nil {
 				return err
 			}
-			value, bad := plainValue(v, of.most)
-			if bad != "" && of.most > maxWord {
+			value, bad := plainValue(v, of.Most)
+			if bad != "" && of.Text {
 				m.Bad[of.name] = bad
 			}
 			if m.Row[of.name], err = json.Marshal(value); err != nil {
