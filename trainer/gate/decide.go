@@ -28,7 +28,7 @@ var DefaultSettings = Settings{Tasks: 36, Samples: 4, Looks: 4, Alpha: 0.01, Bet
 // SmallSettings are those of small proofs, which have few tasks.
 var SmallSettings = func() Settings {
 	s := DefaultSettings
-	s.Tasks, s.Looks = 16, 2
+	s.Tasks, s.Looks, s.Samples = 16, 2, 2
 	return s
 }()
 
