@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,6 +111,9 @@ func (e *Evaluator) EvaluateBatchThen(ctx context.Context, task kernelwright.Tas
 // evaluateBatch is EvaluateBatch for any purpose.
 func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, of batch, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	of.name = rand.Text()
+	if e.lanes != nil && level == kernelwright.Quick {
+		return e.evaluateTogether(ctx, task, cands, of, level, yield)
+	}
 	for i, cand := range cands {
 		of.next = slices.Concat(cands[i+1:], of.then)
 		v, err := e.evaluate(ctx, task, cand, of, level)
@@ -134,6 +138,9 @@ type batch struct {
 	explains  bool // policy asks for nothing, and the verdict counts nowhere
 	untimed   bool // it is verified alone
 	baselines bool // are timed where it is not
+
+	lane  *supervisor // that judges it, with a share of the device; nil: e.super, with all of it
+	alone bool        // it gets no lane
 }
 
 // upcomingBytes bounds what a request says of the candidates that come next,
@@ -161,7 +168,7 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains, untimed: of.untimed, baselines: of.baselines}, level)
+	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains, untimed: of.untimed, baselines: of.baselines, alone: true}, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -275,17 +282,27 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if e.gpu == nil || level != kernelwright.Quick {
 		profile = ""
 	}
-	if !of.explains {
-		if v, found := e.recallVerdict(ctx, key, profile); found {
+	if v, found := e.recallFor(ctx, key, of, profile); found {
+		return v, nil
+	}
+	if e.lanes != nil && level == kernelwright.Quick && !of.alone && !of.explains {
+		// These very bytes are judged once.
+		done, err := e.lanes.claim(ctx, key)
+		if err != nil {
+			return kernelwright.Verdict{}, err
+		}
+		defer done()
+		if v, found := e.recallFor(ctx, key, of, profile); found {
 			return v, nil
 		}
-	}
-	if of.untimed {
-		if v, found := e.recallVerdict(ctx, untimedKey(key, of.baselines), ""); found {
-			return v, nil
+		lane, leave, err := e.lanes.enter(ctx, e.resident(task))
+		if err != nil {
+			return kernelwright.Verdict{}, err
 		}
+		defer leave()
+		of.lane = lane
 	}
-	p, err := e.parse(ctx, cand.Source, "candidate")
+	p, err := e.parse(ctx, e.referee(of), cand.Source, "candidate")
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
 	}
@@ -306,6 +323,25 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		e.remember(ctx, cacheVerdict, profiledKey(key, profile), v)
 	}
 	return v, nil
+}
+
+// referee is what judges an evaluation.
+func (e *Evaluator) referee(of batch) *supervisor {
+	if of.lane != nil {
+		return of.lane
+	}
+	return e.super
+}
+
+// recallFor returns what is remembered under a key that serves who asks.
+func (e *Evaluator) recallFor(ctx context.Context, key string, of batch, profile string) (v kernelwright.Verdict, found bool) {
+	if !of.explains {
+		v, found = e.recallVerdict(ctx, key, profile)
+	}
+	if !found && of.untimed {
+		v, found = e.recallVerdict(ctx, untimedKey(key, of.baselines), "")
+	}
+	return v, found
 }
 
 // The profiles that may be asked for.
@@ -444,7 +480,14 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 		return *failed, false, nil
 	}
 	var reply evaluateReply
-	defer func() { e.letGo(lease, reply.AtRest) }()
+	hear := hearer{}
+	if of.lane == nil {
+		defer func() { e.letGo(lease, reply.AtRest) }()
+	} else {
+		held := &laneLease{Lease: lease}
+		defer e.release(held)
+		hear.alone = func(ctx context.Context) (*os.File, error) { return e.beAlone(ctx, held) }
+	}
 	deadline := quickTimeout
 	if level == kernelwright.Certify {
 		deadline = certifyTimeout
@@ -465,7 +508,8 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 	if level == kernelwright.Certify {
 		body.Known.Quick = e.quickSpeedup(ctx, task, cand, named)
 	}
-	result, err := e.super.learn(ctx, "evaluate", body, deadline, keep, lease.File())
+	hear.learned, body.Shares = keep, of.lane != nil
+	result, err := e.referee(of).converse(ctx, "evaluate", body, deadline, hear, lease.File())
 	if err != nil {
 		return v, false, requestError(err)
 	}

@@ -77,7 +77,7 @@ func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kern
 // inspect runs the reference, so it needs the device: on a CPU it would
 // disturb whatever is being timed.
 func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
-	if err := e.up(ctx); err != nil {
+	if err := e.up(ctx, e.super); err != nil {
 		return kernelwright.Task{}, err
 	}
 	lease, err := e.turn.take(ctx, e.device.String(), false)
