@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,7 +139,7 @@ type batch struct {
 	baselines bool // are timed where it is not
 
 	lane  *supervisor // that judges it, with a share of the device; nil: e.super, with all of it
-	alone bool        // it gets no lane
+	known func()      // the task's calibration is, from here on; of who has a lane
 }
 
 // upcomingBytes bounds what a request says of the candidates that come next,
@@ -168,7 +167,7 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains, untimed: of.untimed, baselines: of.baselines, alone: true}, level)
+	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains, untimed: of.untimed, baselines: of.baselines}, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -285,7 +284,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if v, found := e.recallFor(ctx, key, of, profile); found {
 		return v, nil
 	}
-	if e.lanes != nil && level == kernelwright.Quick && !of.alone && !of.explains {
+	if e.lanes != nil && level == kernelwright.Quick && of.name != "" {
 		// These very bytes are judged once.
 		done, err := e.lanes.claim(ctx, key)
 		if err != nil {
@@ -295,6 +294,10 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		if v, found := e.recallFor(ctx, key, of, profile); found {
 			return v, nil
 		}
+		if of.known, err = e.knowing(ctx, task, of); err != nil {
+			return kernelwright.Verdict{}, err
+		}
+		defer of.known()
 		lane, leave, err := e.lanes.enter(ctx, e.resident(task))
 		if err != nil {
 			return kernelwright.Verdict{}, err
@@ -480,14 +483,14 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 		return *failed, false, nil
 	}
 	var reply evaluateReply
-	hear := hearer{}
-	if of.lane == nil {
-		defer func() { e.letGo(lease, reply.AtRest) }()
-	} else {
-		held := &laneLease{Lease: lease}
-		defer e.release(held)
-		hear.alone = func(ctx context.Context) (*os.File, error) { return e.beAlone(ctx, held) }
-	}
+	held := &laneLease{Lease: lease}
+	defer func() {
+		if of.lane != nil {
+			e.release(held)
+		} else {
+			e.letGo(lease, reply.AtRest)
+		}
+	}()
 	deadline := quickTimeout
 	if level == kernelwright.Certify {
 		deadline = certifyTimeout
@@ -508,7 +511,11 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 	if level == kernelwright.Certify {
 		body.Known.Quick = e.quickSpeedup(ctx, task, cand, named)
 	}
-	hear.learned, body.Shares = keep, of.lane != nil
+	hear := hearer{learned: keep}
+	if of.lane != nil {
+		body.Shares = true
+		hear = e.hearsLane(of, held, e.learnedKey(task, baselines), keep)
+	}
 	result, err := e.referee(of).converse(ctx, "evaluate", body, deadline, hear, lease.File())
 	if err != nil {
 		return v, false, requestError(err)
@@ -529,6 +536,15 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 		}
 	}
 	return e.complete(*reply.Verdict, task, cand, level), reply.Passing, nil
+}
+
+// knownBaselines returns what is remembered of a task's baselines, nil where nothing is.
+func (e *Evaluator) knownBaselines(ctx context.Context, learnedKey string) json.RawMessage {
+	var known json.RawMessage
+	if !e.options.Again {
+		e.recall(ctx, cacheBaselines, learnedKey, &known)
+	}
+	return known
 }
 
 // quickSpeedup returns what is remembered of a candidate's speedup at quick, nil
@@ -569,16 +585,8 @@ func nothing(part json.RawMessage) bool {
 // and how what it learns is kept.
 func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (evaluateBody, func(learned)) {
 	learnedKey, device := e.learnedKey(task, baselines), e.Device()
-	var known learned
-	for kind, part := range map[string]*json.RawMessage{cacheCalibration: &known.Calibration, cacheBaselines: &known.Baselines} {
-		var value json.RawMessage
-		if e.options.Again && kind == cacheBaselines {
-			continue
-		}
-		if e.recall(ctx, kind, learnedKey, &value) {
-			*part = value
-		}
-	}
+	known := learned{Baselines: e.knownBaselines(ctx, learnedKey)}
+	e.recall(ctx, cacheCalibration, learnedKey, &known.Calibration)
 	keep := func(l learned) {
 		for kind, value := range map[string]json.RawMessage{cacheCalibration: l.Calibration, cacheBaselines: l.Baselines} {
 			if !nothing(value) {

@@ -2,6 +2,7 @@ package hwfeedback
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"slices"
 	"sync"
@@ -10,8 +11,8 @@ import (
 	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
-// Several candidates at once (Options.AtOnce). An evaluation at quick has two phases. In
-// the first one the candidate is built, verified and looked at, in a lane: by a referee of
+// Several candidates of batches at once (Options.AtOnce). An evaluation at quick then has
+// two phases. In the first one the candidate is built, verified and looked at, in a lane: by a referee of
 // its own, with a share of the device. In the second it is timed, with all of the device:
 // before, the first phases of all others have come to their end, and no process lives that
 // has met a candidate. What went wrong in the first phase and may be the doing of others is
@@ -119,6 +120,28 @@ func (l *lanes) claim(ctx context.Context, key string) (func(), error) {
 	}
 }
 
+// knowing waits while another lane finds out what nobody knows of a task yet, which takes
+// longer than all else. The caller says when it has found it out, or will not.
+func (e *Evaluator) knowing(ctx context.Context, task kernelwright.Task, of batch) (func(), error) {
+	key, uncompiled := e.learnedKey(task, e.options.Baselines), e.learnedKey(task, nil)
+	known := func() bool {
+		var value json.RawMessage
+		return e.recall(ctx, cacheCalibration, key, &value) || of.untimed && !of.baselines && e.recall(ctx, cacheCalibration, uncompiled, &value)
+	}
+	if known() {
+		return func() {}, nil
+	}
+	done, err := e.lanes.claim(ctx, joinKey("knowing", key))
+	if err != nil {
+		return nil, err
+	}
+	done = sync.OnceFunc(done)
+	if known() {
+		done()
+	}
+	return done, nil
+}
+
 func (l *lanes) close() {
 	if l == nil {
 		return
@@ -177,16 +200,28 @@ func (e *Evaluator) share(ctx context.Context, task kernelwright.Task, cand kern
 // laneLease is what an evaluation in a lane has of the device: a share, and then all of it.
 type laneLease struct{ Lease }
 
-// beAlone gives the share up, and returns the file of the lease of all of the device once
-// nobody else has any.
-func (e *Evaluator) beAlone(ctx context.Context, held *laneLease) (*os.File, error) {
+// hearsLane is what is heard of a referee that judges in a lane.
+func (e *Evaluator) hearsLane(of batch, held *laneLease, learnedKey string, keep func(learned)) hearer {
+	return hearer{
+		learned: func(l learned) {
+			keep(l)
+			if !nothing(l.Calibration) {
+				of.known()
+			}
+		},
+		alone: func(ctx context.Context) (turnedTo, error) { return e.beAlone(ctx, held, learnedKey) },
+	}
+}
+
+// beAlone gives the share up, and returns what there is once nobody else has the device.
+func (e *Evaluator) beAlone(ctx context.Context, held *laneLease, learnedKey string) (turnedTo, error) {
 	e.release(held)
 	lease, err := e.turn.leases.Acquire(ctx, e.device.String())
 	if err != nil {
-		return nil, err
+		return turnedTo{}, err
 	}
 	held.Lease = lease
-	return lease.File(), nil
+	return turnedTo{lease.File(), e.knownBaselines(ctx, learnedKey)}, nil
 }
 
 func (e *Evaluator) release(held *laneLease) {

@@ -3,7 +3,6 @@ package hwfeedback
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +22,7 @@ func laneBench(t *testing.T, atOnce, together int) bench {
 	if err := os.WriteFile(filepath.Join(b.cacheDir(), "together"), []byte(strconv.Itoa(together)), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	b.remember(t.Context(), cacheCalibration, b.learnedKey(aTask, b.options.Baselines), map[string]int{"version": 1})
 	return b
 }
 
@@ -102,6 +102,36 @@ func TestDuplicatesOfABatchAreJudgedOnce(t *testing.T) {
 	}
 }
 
+// What is found out of a task is found out once: those who come meanwhile wait for it, and
+// no longer. Who is timed goes by the baselines that are known when it is.
+func TestATaskIsCalibratedOnce(t *testing.T) {
+	b := laneBench(t, 3, 3)
+	task := aTask
+	task.Source = "another reference"
+	knew := make([]string, 3)
+	cands := []kernelwright.Candidate{{Source: "good calibrates meets 1"}, {Source: "good meets 2"}, {Source: "good meets 3"}}
+	err := b.EvaluateBatch(t.Context(), task, cands, kernelwright.Quick, func(i int, v kernelwright.Verdict) error {
+		knew[i] = v.Evidence[0]
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(knew)
+	if strings.Contains(knew[0], "'version': 1") || !strings.Contains(knew[1], "'version': 1") {
+		t.Errorf("known were %q", knew)
+	}
+	err = b.EvaluateBatch(t.Context(), task, []kernelwright.Candidate{{Source: "good tells 4"}}, kernelwright.Quick, func(_ int, v kernelwright.Verdict) error {
+		if !strings.HasPrefix(v.Output, "given {'eager': ") {
+			t.Errorf("it was given %q", v.Output)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A referee that dies, with its lane, leaves the others whole; its candidate is judged
 // again alone, and has crashed where it dies again.
 func TestALaneThatDiesLeavesTheOthersWhole(t *testing.T) {
@@ -126,8 +156,7 @@ func TestAWaitToBeAloneIsStopped(t *testing.T) {
 	enough := errors.New("enough")
 	ended := make(chan error)
 	go func() {
-		_, err := b.Evaluate(ctx, aTask, kernelwright.Candidate{Source: "good 1"}, kernelwright.Quick)
-		ended <- err
+		ended <- b.EvaluateBatch(ctx, aTask, []kernelwright.Candidate{{Source: "good 1"}}, kernelwright.Quick, func(int, kernelwright.Verdict) error { return nil })
 	}()
 	await.Until(t, "it waits to be alone", func() bool { return b.turn.leases.Wanted("cpu") })
 	cancel(enough)
@@ -137,11 +166,10 @@ func TestAWaitToBeAloneIsStopped(t *testing.T) {
 	if err := share.Release(); err != nil {
 		t.Error(err)
 	}
-	if v := b.evaluate("good 2", kernelwright.Quick); v.Status != kernelwright.Correct {
-		t.Errorf("then one was %s: %s", v.Status, v.Reason)
-	}
-	if v := b.evaluate("good 2", kernelwright.Certify); v.Status != kernelwright.Correct || b.count("phases") != 0 {
-		t.Errorf("a certificate is %s: %s", v.Status, v.Reason)
+	for _, level := range []kernelwright.Level{kernelwright.Quick, kernelwright.Certify} { // by itself, and of no batch
+		if v := b.evaluate("good 2", level); v.Status != kernelwright.Correct {
+			t.Errorf("then one was %s: %s", v.Status, v.Reason)
+		}
 	}
 }
 
@@ -207,10 +235,8 @@ func TestLanesByMemory(t *testing.T) {
 		t.Error("two where no memory is known")
 	}
 	one()
-	for _, n := range []int{-1} {
-		var setup *SetupError
-		if _, err := (Options{DataDir: t.TempDir(), AtOnce: n}).normalised(); !errors.As(err, &setup) || !strings.HasPrefix(setup.Reason, fmt.Sprint(n)) {
-			t.Errorf("%d at once: %v", n, err)
-		}
+	var setup *SetupError
+	if _, err := (Options{DataDir: t.TempDir(), AtOnce: -1}).normalised(); !errors.As(err, &setup) || setup.Hint == "" {
+		t.Errorf("-1 at once: %v", err)
 	}
 }

@@ -68,8 +68,8 @@ type Options struct {
 	// Unmeasured leaves the ceilings out, and the cache as it is: for what runs
 	// nothing on the device, or only looks whether something can.
 	Unmeasured bool
-	// AtOnce is how many candidates are built and verified at once at quick, as far as the
-	// device's free memory allows; each is timed alone. 0, 1: one after the other.
+	// AtOnce is how many candidates of batches are built and verified at once at quick, as
+	// far as the device's free memory allows; each is timed alone. 0, 1: one after the other.
 	AtOnce int
 	// Lazy starts no process and measures no ceilings before something has to run: for
 	// what may be answered from the record, or by a compiler.

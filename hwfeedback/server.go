@@ -382,17 +382,24 @@ func (r *referee) kill() bool {
 type hearer struct {
 	progress func(stage, note string) // the supervisor's
 	learned  func(learned)
-	// alone is asked for a device that the referee had a share of: it returns the lease's
-	// file once nobody else has any. nil: it has all of it, or none.
-	alone func(context.Context) (*os.File, error)
+	// alone is asked for a device that the referee had a share of. nil: it has all of it, or none.
+	alone func(context.Context) (turnedTo, error)
+}
+
+// turnedTo is what a referee has once nobody else has the device: the lease's file, and
+// what is known of the baselines by then.
+type turnedTo struct {
+	file      *os.File
+	baselines json.RawMessage
 }
 
 // given is the answer to alone.
 type given struct {
-	V    int    `json:"v"`
-	Type string `json:"type"`
-	ID   int64  `json:"id"`
-	FDs  int    `json:"fds"`
+	V         int             `json:"v"`
+	Type      string          `json:"type"`
+	ID        int64           `json:"id"`
+	FDs       int             `json:"fds"`
+	Baselines json.RawMessage `json:"baselines,omitempty"`
 }
 
 // turnError says why a referee that asked to be alone did not get the device.
@@ -428,11 +435,11 @@ func (r *referee) call(ctx context.Context, kind string, body any, hear hearer, 
 		case m.Type == "learned":
 			hear.learned(m.Learned)
 		case m.Type == "alone" && hear.alone != nil:
-			file, err := hear.alone(ctx)
+			to, err := hear.alone(ctx)
 			if err != nil {
 				return nil, &turnError{err}
 			}
-			if err := r.ch.send(given{protocolVersion, "given", r.last, 1}, time.Now().Add(kernelwright.Shared.SendTimeout.Duration), file); err != nil {
+			if err := r.ch.send(given{protocolVersion, "given", r.last, 1, to.baselines}, time.Now().Add(kernelwright.Shared.SendTimeout.Duration), to.file); err != nil {
 				return nil, err
 			}
 		case m.Type == "result" && m.Result != nil:
@@ -524,7 +531,7 @@ func (s *supervisor) converse(ctx context.Context, kind string, body any, timeou
 	defer late.Stop()
 	hear.progress = s.progress
 	if alone := hear.alone; alone != nil {
-		hear.alone = func(ctx context.Context) (*os.File, error) {
+		hear.alone = func(ctx context.Context) (turnedTo, error) {
 			late.Stop()
 			defer late.Reset(timeout)
 			return alone(ctx)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from kwharness.base.constants import SHARED
@@ -24,7 +25,8 @@ SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serv
 
 Progress = Callable[[str, str], None]
 Learn = Callable[[dict[str, Any]], None]
-Alone = Callable[[], Sequence[int]]
+# Returns what is held, and what was learned of baselines meanwhile.
+Alone = Callable[[], tuple[Sequence[int], dict[str, Any] | None]]
 
 
 def device_of(gpu: Gpu | None) -> Device:
@@ -128,7 +130,11 @@ class Context:
             self.device.synchronize()
             self.fds.clear()
             with self.costs.part("turn"):
-                self.fds += alone()
+                fds, baselines = alone()
+            self.fds += fds
+            if baselines is not None:
+                known = replace(self.request.known, baselines=baselines)
+                self.request = replace(self.request, known=known)
 
     @property
     def eval_mode(self) -> bool:

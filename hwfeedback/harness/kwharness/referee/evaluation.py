@@ -299,7 +299,8 @@ def evaluate(
         if not first.exported.had_company:
             evidence = f"judged again by itself: while others had the device, too, {e}"
     context.be_alone()
-    again = Evaluation(Context(server, request, context.fds, progress, learn, kept), company=False)
+    more = context.request, context.fds, progress, learn, kept
+    again = Evaluation(Context(server, *more), company=False)
     again.verdict.evidence.append(evidence)
     return again.run()
 

@@ -186,9 +186,10 @@ class Referee:
         answer = evaluation.evaluate(self.server, request, fds, *told, self._kept, alone)
         return answer.to_json()
 
-    def _alone(self, fds: list[int]) -> list[int]:
+    def _alone(self, fds: list[int]) -> tuple[list[int], dict[str, Any] | None]:
         """Gives up a share of the device, which is these descriptors, and waits until Go has all of
-        it for us. Raises ProtocolError.
+        it for us. Returns what is held then, and what others have learned of the baselines. Raises
+        ProtocolError.
         """
         while fds:
             os.close(fds.pop())
@@ -198,7 +199,7 @@ class Referee:
         fds += given
         if msg.get("type") != "given" or not given:
             raise ProtocolError(f"{msg.get('type')!r:.40} came in place of the device")
-        return fds
+        return fds, msg.get("baselines")
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._kept.close()

@@ -116,7 +116,7 @@ def test_what_may_be_the_doing_of_others(
     judge: Judge, fault: faults.Fault, beside: bool, after: bool
 ) -> None:
     request = evaluation.Request.from_json(judge.request(SCALED, NATIVE, "quick", {}))
-    context = evaluation.Context(judge.server, request, alone=lambda: [])
+    context = evaluation.Context(judge.server, request, alone=lambda: ([], None))
     e = evaluation.Evaluation(context)
     assert e.may_be_of_company(fault) is beside
     context.be_alone()

@@ -69,6 +69,9 @@ def referee(channel: Channel, config: dict) -> None:
             if "learns" in str(msg.get("candidate")):
                 part = {"baselines": {"eager": 41}}
                 channel.send({"id": ident, "type": "learned", "learned": part})
+            if "calibrates" in str(msg.get("candidate")):
+                part = {"calibration": {"version": 1}}
+                channel.send({"id": ident, "type": "learned", "learned": part})
             try:
                 result = judging(kind, msg, config, fds)
             except BlockingIOError:
@@ -119,6 +122,8 @@ def two_phases(channel: Channel, msg: dict, result: dict, config: dict, fds: lis
     given, has = channel.recv()
     assert given["type"] == "given"
     fds += has
+    if "tells" in words:
+        result["verdict"]["output"] = f"given {given.get('baselines')}"
     told("+alone")
     if "die_alone" in words:
         os._exit(1)
