@@ -37,6 +37,7 @@ type HarnessConstants struct {
 	VagueRatio        float64  `toml:"vague_ratio"`
 	QuietSpread       float64  `toml:"quiet_spread"`
 	SpareCores        int      `toml:"spare_cores"`
+	PeakCalls         int      `toml:"peak_calls"`
 	SectorBytes       float64  `toml:"sector_bytes"`
 	AllocatorEnv      string   `toml:"allocator_env"`
 	ForAGPU           string   `toml:"for_a_gpu"`

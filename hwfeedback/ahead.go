@@ -47,6 +47,9 @@ func (e *Evaluator) hold(ctx context.Context, task kernelwright.Task, cand kerne
 	if failed, err = e.buildEarly(ctx, task, cand, of, level); failed != nil || err != nil {
 		return nil, failed, err
 	}
+	if of.lane != nil {
+		return e.share(ctx, task, cand, of, level)
+	}
 	ahead := e.due(ctx)
 	if ahead {
 		if failed, err = e.buildAhead(ctx, task, cand, of, level); failed != nil || err != nil {
@@ -56,7 +59,7 @@ func (e *Evaluator) hold(ctx context.Context, task kernelwright.Task, cand kerne
 	if err = e.settle(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err = e.up(ctx); err != nil {
+	if err = e.up(ctx, e.super); err != nil {
 		return nil, nil, err
 	}
 	if lease, err = e.turn.takeFree(ctx, e.device.String()); lease != nil || err != nil {
@@ -74,7 +77,7 @@ func (e *Evaluator) hold(ctx context.Context, task kernelwright.Task, cand kerne
 // buildAhead builds a candidate as its evaluation does, which finds it built then. It
 // returns the verdict on one that is not built, nil for one that is.
 func (e *Evaluator) buildAhead(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level) (*kernelwright.Verdict, error) {
-	result, err := e.super.request(ctx, "build_ahead", e.buildAheadBody(task, cand, of), quickTimeout)
+	result, err := e.referee(of).request(ctx, "build_ahead", e.buildAheadBody(task, cand, of), quickTimeout)
 	if err != nil {
 		return nil, requestError(err)
 	}

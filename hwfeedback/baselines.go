@@ -22,7 +22,7 @@ func (e *Evaluator) MeasureBaselines(ctx context.Context, task kernelwright.Task
 	}
 	defer e.letGo(lease, false)
 	body, keep := e.evaluation(ctx, task, kernelwright.Quick, e.options.Baselines, named)
-	result, err := e.super.learn(ctx, "baselines", body, quickTimeout, keep, lease.File())
+	result, err := e.super.converse(ctx, "baselines", body, quickTimeout, hearer{learned: keep}, lease.File())
 	if err != nil {
 		return nil, requestError(err)
 	}

@@ -36,7 +36,7 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 	if err := e.contains(cand); err != nil {
 		return nil, err
 	}
-	p, err := e.parse(ctx, cand.Source, "candidate")
+	p, err := e.parse(ctx, e.super, cand.Source, "candidate")
 	if err != nil {
 		return nil, requestError(err)
 	}

@@ -111,7 +111,7 @@ func (d doubles) open(ctx context.Context, device string) (*Evaluator, error) {
 	}
 	for _, g := range d.gpus {
 		if gpuDevice(g, nil).String() == device {
-			return open(ctx, &Evaluator{options: o, gpu: &g, harness: harness{hash: "double"}, cache: &memoryCache{}, turn: newTurn(d.leases(), 0)}, double(d.t, ""))
+			return open(ctx, &Evaluator{options: o, gpu: &g, harness: harness{hash: "double"}, cache: &memoryCache{}, turn: newTurn(d.leases(), 0)}, always(double(d.t, "")))
 		}
 	}
 	return nil, &SetupError{Reason: "no device " + device, Hint: "name another"}

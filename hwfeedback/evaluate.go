@@ -110,6 +110,9 @@ func (e *Evaluator) EvaluateBatchThen(ctx context.Context, task kernelwright.Tas
 // evaluateBatch is EvaluateBatch for any purpose.
 func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, of batch, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	of.name = rand.Text()
+	if e.lanes != nil && level == kernelwright.Quick {
+		return e.evaluateTogether(ctx, task, cands, of, level, yield)
+	}
 	for i, cand := range cands {
 		of.next = slices.Concat(cands[i+1:], of.then)
 		v, err := e.evaluate(ctx, task, cand, of, level)
@@ -134,6 +137,9 @@ type batch struct {
 	explains  bool // policy asks for nothing, and the verdict counts nowhere
 	untimed   bool // it is verified alone
 	baselines bool // are timed where it is not
+
+	lane  *supervisor // that judges it, with a share of the device; nil: e.super, with all of it
+	known func()      // the task's calibration is, from here on; of who has a lane
 }
 
 // upcomingBytes bounds what a request says of the candidates that come next,
@@ -275,17 +281,31 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if e.gpu == nil || level != kernelwright.Quick {
 		profile = ""
 	}
-	if !of.explains {
-		if v, found := e.recallVerdict(ctx, key, profile); found {
+	if v, found := e.recallFor(ctx, key, of, profile); found {
+		return v, nil
+	}
+	if e.lanes != nil && level == kernelwright.Quick && of.name != "" {
+		// These very bytes are judged once.
+		done, err := e.lanes.claim(ctx, key)
+		if err != nil {
+			return kernelwright.Verdict{}, err
+		}
+		defer done()
+		if v, found := e.recallFor(ctx, key, of, profile); found {
 			return v, nil
 		}
-	}
-	if of.untimed {
-		if v, found := e.recallVerdict(ctx, untimedKey(key, of.baselines), ""); found {
-			return v, nil
+		if of.known, err = e.knowing(ctx, task, of); err != nil {
+			return kernelwright.Verdict{}, err
 		}
+		defer of.known()
+		lane, leave, err := e.lanes.enter(ctx, e.resident(task))
+		if err != nil {
+			return kernelwright.Verdict{}, err
+		}
+		defer leave()
+		of.lane = lane
 	}
-	p, err := e.parse(ctx, cand.Source, "candidate")
+	p, err := e.parse(ctx, e.referee(of), cand.Source, "candidate")
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
 	}
@@ -306,6 +326,25 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		e.remember(ctx, cacheVerdict, profiledKey(key, profile), v)
 	}
 	return v, nil
+}
+
+// referee is what judges an evaluation.
+func (e *Evaluator) referee(of batch) *supervisor {
+	if of.lane != nil {
+		return of.lane
+	}
+	return e.super
+}
+
+// recallFor returns what is remembered under a key that serves who asks.
+func (e *Evaluator) recallFor(ctx context.Context, key string, of batch, profile string) (v kernelwright.Verdict, found bool) {
+	if !of.explains {
+		v, found = e.recallVerdict(ctx, key, profile)
+	}
+	if !found && of.untimed {
+		v, found = e.recallVerdict(ctx, untimedKey(key, of.baselines), "")
+	}
+	return v, found
 }
 
 // The profiles that may be asked for.
@@ -444,7 +483,14 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 		return *failed, false, nil
 	}
 	var reply evaluateReply
-	defer func() { e.letGo(lease, reply.AtRest) }()
+	held := &laneLease{Lease: lease}
+	defer func() {
+		if of.lane != nil {
+			e.release(held)
+		} else {
+			e.letGo(lease, reply.AtRest)
+		}
+	}()
 	deadline := quickTimeout
 	if level == kernelwright.Certify {
 		deadline = certifyTimeout
@@ -465,7 +511,12 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 	if level == kernelwright.Certify {
 		body.Known.Quick = e.quickSpeedup(ctx, task, cand, named)
 	}
-	result, err := e.super.learn(ctx, "evaluate", body, deadline, keep, lease.File())
+	hear := hearer{learned: keep}
+	if of.lane != nil {
+		body.Shares = true
+		hear = e.hearsLane(of, held, e.learnedKey(task, baselines), keep)
+	}
+	result, err := e.referee(of).converse(ctx, "evaluate", body, deadline, hear, lease.File())
 	if err != nil {
 		return v, false, requestError(err)
 	}
@@ -485,6 +536,15 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 		}
 	}
 	return e.complete(*reply.Verdict, task, cand, level), reply.Passing, nil
+}
+
+// knownBaselines returns what is remembered of a task's baselines, nil where nothing is.
+func (e *Evaluator) knownBaselines(ctx context.Context, learnedKey string) json.RawMessage {
+	var known json.RawMessage
+	if !e.options.Again {
+		e.recall(ctx, cacheBaselines, learnedKey, &known)
+	}
+	return known
 }
 
 // quickSpeedup returns what is remembered of a candidate's speedup at quick, nil
@@ -525,16 +585,8 @@ func nothing(part json.RawMessage) bool {
 // and how what it learns is kept.
 func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (evaluateBody, func(learned)) {
 	learnedKey, device := e.learnedKey(task, baselines), e.Device()
-	var known learned
-	for kind, part := range map[string]*json.RawMessage{cacheCalibration: &known.Calibration, cacheBaselines: &known.Baselines} {
-		var value json.RawMessage
-		if e.options.Again && kind == cacheBaselines {
-			continue
-		}
-		if e.recall(ctx, kind, learnedKey, &value) {
-			*part = value
-		}
-	}
+	known := learned{Baselines: e.knownBaselines(ctx, learnedKey)}
+	e.recall(ctx, cacheCalibration, learnedKey, &known.Calibration)
 	keep := func(l learned) {
 		for kind, value := range map[string]json.RawMessage{cacheCalibration: l.Calibration, cacheBaselines: l.Baselines} {
 			if !nothing(value) {

@@ -39,7 +39,7 @@ const (
 )
 
 // Evaluator evaluates candidates on one device. It is safe for concurrent use;
-// requests to the harness go one at a time.
+// requests to the harness go one at a time, but for Options.AtOnce.
 type Evaluator struct {
 	options  Options
 	harness  harness
@@ -54,11 +54,13 @@ type Evaluator struct {
 	now      func() time.Time
 	threads  int
 	came     atomic.Bool       // a server did once: if one does not later, that is no set-up
+	agreeing sync.Mutex        // guards said once servers start
 	said     map[string]string // by a server of this Python; see identify
 	versions map[string]string
 	cache    Cache
 	turn     *turn
 	super    *supervisor
+	lanes    *lanes        // nil: one candidate at a time
 	early    *earlyBuilds  // nil: none
 	patience time.Duration // with the self-test; 0: selfTestTimeout
 	close    sync.Once
@@ -104,6 +106,7 @@ func (e *Evaluator) refereeConfig() map[string]any {
 func (e *Evaluator) Close() error {
 	e.close.Do(func() {
 		e.early.close()
+		e.lanes.close()
 		e.super.close()
 		e.turn.close()
 	})

@@ -64,6 +64,11 @@ func openBenchWith(t *testing.T, o Options, cache *memoryCache) bench {
 	return openBenchAs(t, o, &Evaluator{cache: cache}, double(t, ""))
 }
 
+// always gives the same start for each referee.
+func always(start func(context.Context) (*forkServer, error)) func() func(context.Context) (*forkServer, error) {
+	return func() func(context.Context) (*forkServer, error) { return start }
+}
+
 // openBenchAs is openBench of an Evaluator of which some is given.
 func openBenchAs(t *testing.T, o Options, e *Evaluator, start func(context.Context) (*forkServer, error)) bench {
 	t.Helper()
@@ -73,7 +78,7 @@ func openBenchAs(t *testing.T, o Options, e *Evaluator, start func(context.Conte
 	}
 	cache, _ := e.cache.(*memoryCache)
 	e.options, e.harness, e.turn = o, harness{hash: "double"}, newTurn(&FileLeases{Dir: filepath.Join(o.DataDir, "leases")}, 0)
-	if e, err = open(t.Context(), e, start); err != nil {
+	if e, err = open(t.Context(), e, always(start)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
@@ -174,7 +179,7 @@ func TestMeasuringCeilingsIsTriedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := open(t.Context(), &Evaluator{options: o, cache: &memoryCache{}, turn: newTurn(&FileLeases{Dir: filepath.Join(data, "leases")}, 0)}, double(t, ""))
+		e, err := open(t.Context(), &Evaluator{options: o, cache: &memoryCache{}, turn: newTurn(&FileLeases{Dir: filepath.Join(data, "leases")}, 0)}, always(double(t, "")))
 		var infra *kernelwright.InfrastructureError
 		if works != (err == nil) || (err != nil && (!errors.As(err, &infra) || !strings.Contains(err.Error(), "the referee died"))) {
 			t.Errorf("%s deaths: %v", deaths, err)

@@ -31,13 +31,13 @@ func (e *Evaluator) identify(ctx context.Context) (map[string]string, error) {
 	return maps.Clone(versions), nil
 }
 
-// up has the first server started, so that nobody keeps others from the device while
-// PyTorch is imported. The error is a request's.
-func (e *Evaluator) up(ctx context.Context) error {
-	if e.came.Load() {
+// up has the first server started, and that of a lane, so that nobody keeps others from
+// the device while PyTorch is imported. The error is a request's.
+func (e *Evaluator) up(ctx context.Context, super *supervisor) error {
+	if super == e.super && e.came.Load() {
 		return nil
 	}
-	_, err := e.super.versions(ctx)
+	_, err := super.versions(ctx)
 	var setup *SetupError
 	switch {
 	case errors.As(err, &setup):
@@ -80,6 +80,8 @@ func (e *Evaluator) starting(start func(context.Context) (*forkServer, error)) f
 // agrees returns an error for a server whose versions are others than those that the
 // verdicts are remembered by, and remembers what it said.
 func (e *Evaluator) agrees(ctx context.Context, versions map[string]string) error {
+	e.agreeing.Lock()
+	defer e.agreeing.Unlock()
 	if e.env.Stamp != "" && !maps.Equal(e.knownVersions(ctx), versions) {
 		e.remember(ctx, cacheVersions, e.env.Interpreter, knownVersions{e.env.Stamp, versions})
 	}

@@ -25,6 +25,10 @@ import (
 type Leaser interface {
 	// Acquire waits until the device is free or the context ends.
 	Acquire(ctx context.Context, device string) (Lease, error)
+	// Share waits until nobody has the device alone, nor waits to have it: the lease is
+	// for what nobody times, beside others of its kind. Who wants the device alone then
+	// gives this one up first.
+	Share(ctx context.Context, device string) (Lease, error)
 	// Wanted tells whether somebody waits for the device.
 	Wanted(device string) bool
 }
@@ -41,7 +45,10 @@ type Lease interface {
 	Release() error
 }
 
-// FileLeases is a Leaser over one lock file a device.
+// FileLeases is a Leaser over one lock file a device: a lease is a lock of it, exclusive
+// or shared. Who waits shares a lock of a second file (.wanted), by which those are asked
+// who could go on; who waits to be alone that of a third (.alone), too, and nobody takes
+// a share meanwhile. So who wants to be alone waits for the shares there are, and no more.
 type FileLeases struct {
 	Dir string // is made; whoever else may write to it could keep us waiting
 	// NextFence returns a number greater than every earlier one of the device.
@@ -49,6 +56,10 @@ type FileLeases struct {
 	NextFence func(ctx context.Context, device string) (int64, error)
 	// Waiting is told once per Acquire that has to wait, and for whom.
 	Waiting func(device, holder string)
+
+	mu       sync.Mutex
+	shares   map[string]int // of this process, by device
+	released chan struct{}  // closed when one is over; nil while nobody asks
 }
 
 // LeasesOfTests names another lease folder: tests do not wait for each other, nor
@@ -137,6 +148,15 @@ func (e *HeldError) Unwrap() error { return e.Err }
 // Acquire waits for the device. When the context ends first, the error says
 // who holds it and wraps the context's cause.
 func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) {
+	return l.lease(ctx, device, unix.LOCK_EX)
+}
+
+// Share waits for a share of the device; its error is Acquire's.
+func (l *FileLeases) Share(ctx context.Context, device string) (Lease, error) {
+	return l.lease(ctx, device, unix.LOCK_SH)
+}
+
+func (l *FileLeases) lease(ctx context.Context, device string, how int) (Lease, error) {
 	if device == "" || strings.ContainsAny(device, "/\\\x00") || strings.HasPrefix(device, ".") {
 		return nil, fmt.Errorf("lease a device: impossible name %q", device)
 	}
@@ -152,7 +172,7 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 	if err != nil {
 		return nil, fmt.Errorf("lease device %s: %w", device, err)
 	}
-	if err := l.lock(ctx, f, device); err != nil {
+	if err := l.lock(ctx, f, device, how); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -169,17 +189,55 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 		f.Close()
 		return nil, fmt.Errorf("lease device %s: %w", device, err)
 	}
-	return &fileLease{file: f, holder: h}, nil
+	lease := &fileLease{leases: l, device: device, file: f, holder: h, shared: how == unix.LOCK_SH}
+	if lease.shared {
+		l.share(device, 1)
+	}
+	return lease, nil
+}
+
+// share counts the shares of this process, and returns how many there are.
+func (l *FileLeases) share(device string, more int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shares == nil {
+		l.shares = map[string]int{}
+	}
+	l.shares[device] += more
+	return l.shares[device]
+}
+
+// end tells those of this process who wait that a lease is over.
+func (l *FileLeases) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released != nil {
+		close(l.released)
+		l.released = nil
+	}
+}
+
+// ends is closed when the next lease of this process is over.
+func (l *FileLeases) ends() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released == nil {
+		l.released = make(chan struct{})
+	}
+	return l.released
 }
 
 func (l *FileLeases) open(device, kind string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(l.Dir, strings.ReplaceAll(device, ":", "-")+kind), os.O_RDWR|os.O_CREATE, 0o644)
 }
 
-// Wanted tells whether somebody waits in Acquire: all of them share a lock of
+// Wanted tells whether somebody waits in Acquire or Share: all of them share a lock of
 // another file meanwhile, and write to it. Who was stopped does not.
-func (l *FileLeases) Wanted(device string) bool {
-	f, err := l.open(device, ".wanted")
+func (l *FileLeases) Wanted(device string) bool { return l.waits(device, ".wanted") }
+
+// waits tells whether somebody who waits has locked a file of this kind.
+func (l *FileLeases) waits(device, kind string) bool {
+	f, err := l.open(device, kind)
 	if err != nil {
 		return true // then nobody can be asked to wait
 	}
@@ -204,29 +262,32 @@ func unshared(dir string) error {
 	return nil
 }
 
-func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error {
+func (l *FileLeases) lock(ctx context.Context, f *os.File, device string, how int) error {
 	wait := kernelwright.Training.FirstPoll.Duration
 	started := time.Now()
-	var wanted *os.File
+	var marks []*os.File
+	defer func() { closeAll(marks) }()
 	for told := false; ; {
-		err := flock(f, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("lease device %s: %w", device, err)
-		}
-		if wanted == nil {
-			if wanted, err = l.open(device, ".wanted"); err != nil {
-				return fmt.Errorf("lease device %s: %w", device, err)
+		ends := l.ends() // before it is looked at: what is over afterwards is told
+		if how == unix.LOCK_EX || !l.waits(device, ".alone") {
+			err := flock(f, how|unix.LOCK_NB)
+			if err == nil {
+				return nil
 			}
-			defer wanted.Close()
-			if err := flock(wanted, unix.LOCK_SH); err != nil { // who asks has it for a moment
+			if !errors.Is(err, syscall.EWOULDBLOCK) {
 				return fmt.Errorf("lease device %s: %w", device, err)
 			}
 		}
-		if _, err := wanted.WriteAt([]byte{'\n'}, 0); err != nil {
-			return fmt.Errorf("lease device %s: %w", device, err)
+		if marks == nil {
+			var err error
+			if marks, err = l.mark(device, how); err != nil {
+				return fmt.Errorf("lease device %s: %w", device, err)
+			}
+		}
+		for _, mark := range marks {
+			if _, err := mark.WriteAt([]byte{'\n'}, 0); err != nil {
+				return fmt.Errorf("lease device %s: %w", device, err)
+			}
 		}
 		if h := readHolder(f); !told && l.Waiting != nil && time.Since(started) >= h.worthTelling() {
 			l.Waiting(device, h.String())
@@ -235,13 +296,35 @@ func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error 
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
+			wait = min(wait*3/2, kernelwright.Training.LastPoll.Duration)
+		case <-ends: // its processes are gone in a moment
+			timer.Stop()
+			wait = kernelwright.Training.FirstPoll.Duration
 		case <-ctx.Done():
 			timer.Stop()
 			h := readHolder(f)
 			return &HeldError{device, h.String(), h.ended(), context.Cause(ctx)}
 		}
-		wait = min(wait*3/2, kernelwright.Training.LastPoll.Duration)
 	}
+}
+
+// mark locks the files by which others see that somebody waits.
+func (l *FileLeases) mark(device string, how int) (marks []*os.File, err error) {
+	kinds := []string{".wanted"}
+	if how == unix.LOCK_EX {
+		kinds = append(kinds, ".alone")
+	}
+	for _, kind := range kinds {
+		f, err := l.open(device, kind)
+		if err != nil {
+			return marks, err
+		}
+		marks = append(marks, f)
+		if err := flock(f, unix.LOCK_SH); err != nil { // who asks has it for a moment
+			return marks, err
+		}
+	}
+	return marks, nil
 }
 
 func flock(f *os.File, how int) error {
@@ -278,6 +361,9 @@ func writeHolder(f *os.File, h holder) error {
 }
 
 type fileLease struct {
+	leases *FileLeases
+	device string
+	shared bool
 	file   *os.File
 	holder holder
 	once   sync.Once
@@ -292,8 +378,9 @@ func (l *fileLease) Fence() int64 { return l.holder.Fence }
 // duplicates of the descriptor together, and ends with the last of them.
 func (l *fileLease) Release() error {
 	l.once.Do(func() {
-		l.holder.Released = true
+		l.holder.Released = !l.shared || l.leases.share(l.device, -1) == 0
 		l.err = errors.Join(writeHolder(l.file, l.holder), l.file.Close())
+		l.leases.end()
 	})
 	return l.err
 }
@@ -306,7 +393,18 @@ type impatient struct {
 
 // Acquire waits no longer than that.
 func (l impatient) Acquire(ctx context.Context, device string) (Lease, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.patience, fmt.Errorf("it was not free within %v", l.patience))
+	ctx, cancel := l.limited(ctx)
 	defer cancel()
 	return l.Leaser.Acquire(ctx, device)
+}
+
+// Share waits no longer either.
+func (l impatient) Share(ctx context.Context, device string) (Lease, error) {
+	ctx, cancel := l.limited(ctx)
+	defer cancel()
+	return l.Leaser.Share(ctx, device)
+}
+
+func (l impatient) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, l.patience, fmt.Errorf("it was not free within %v", l.patience))
 }

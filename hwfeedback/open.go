@@ -38,13 +38,9 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 		return nil, infrastructure("open", err)
 	}
 	folder, vars := h.folder(o.DataDir), forkServerEnv(env, o.DataDir)
-	start := func(ctx context.Context) (*forkServer, error) {
-		return startForkServer(ctx, env.Interpreter, folder, vars, o.Log)
-	}
 	var warm *warmServers
 	if o.KeepWarm > 0 && o.Sandbox == "strict" {
 		warm = &warmServers{filepath.Join(o.DataDir, "warm"), env, folder, vars, o.KeepWarm}
-		start = warm.first(start, o.Log)
 	}
 	unpack := func() error {
 		if _, err := h.unpack(o.DataDir); err != nil {
@@ -52,11 +48,19 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 		}
 		return nil
 	}
-	unpacked := func(ctx context.Context) (*forkServer, error) {
-		if err := unpack(); err != nil {
-			return nil, err
+	starts := func() func(context.Context) (*forkServer, error) {
+		start := func(ctx context.Context) (*forkServer, error) {
+			return startForkServer(ctx, env.Interpreter, folder, vars, o.Log)
 		}
-		return start(ctx)
+		if warm != nil {
+			start = warm.first(start, o.Log)
+		}
+		return func(ctx context.Context) (*forkServer, error) {
+			if err := unpack(); err != nil {
+				return nil, err
+			}
+			return start(ctx)
+		}
 	}
 	var early *earlyBuilds
 	if o.Lazy {
@@ -69,15 +73,16 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 		idle = turnIdle
 	}
 	e := &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, turn: newTurn(leases, idle), early: early}
-	opened, err := open(ctx, e, unpacked)
+	opened, err := open(ctx, e, starts)
 	if err != nil {
 		early.close()
 	}
 	return opened, err
 }
 
-// open starts the processes of an Evaluator and has its device.
-func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkServer, error)) (*Evaluator, error) {
+// open starts the processes of an Evaluator and has its device. starts gives what starts
+// one server after the other.
+func open(ctx context.Context, e *Evaluator, starts func() func(context.Context) (*forkServer, error)) (*Evaluator, error) {
 	if err := os.MkdirAll(e.cacheDir(), 0o755); err != nil {
 		return nil, &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
 	}
@@ -97,7 +102,16 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 	e.settled.Store(e.options.Unmeasured)
 	e.settling = make(chan struct{}, 1)
 	e.settling <- struct{}{}
-	e.super = newSupervisor(e.starting(start), e.refereeConfig(), e.options.Progress, e.options.Log)
+	e.super = newSupervisor(e.starting(starts()), e.refereeConfig(), e.options.Progress, e.options.Log)
+	if e.options.AtOnce > 1 {
+		var all []*supervisor
+		for range e.options.AtOnce {
+			lane := newSupervisor(e.starting(starts()), e.refereeConfig(), e.options.Progress, e.options.Log)
+			lane.brief = true
+			all = append(all, lane)
+		}
+		e.lanes = newLanes(all, e.room)
+	}
 	if e.versions, err = e.identify(ctx); err != nil {
 		e.super.close()
 		return nil, err

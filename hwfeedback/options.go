@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -67,6 +68,9 @@ type Options struct {
 	// Unmeasured leaves the ceilings out, and the cache as it is: for what runs
 	// nothing on the device, or only looks whether something can.
 	Unmeasured bool
+	// AtOnce is how many candidates of batches are built and verified at once at quick, as
+	// far as the device's free memory allows; each is timed alone. 0, 1: one after the other.
+	AtOnce int
 	// Lazy starts no process and measures no ceilings before something has to run: for
 	// what may be answered from the record, or by a compiler.
 	Lazy bool
@@ -150,10 +154,26 @@ func (o Options) normalised() (Options, error) {
 	if o.Threads < 0 {
 		return o, &SetupError{Reason: fmt.Sprintf("threads cannot be %d", o.Threads), Hint: "0 is one per physical core"}
 	}
+	if o.AtOnce < 0 {
+		return o, &SetupError{Reason: fmt.Sprintf("%d candidates cannot be verified at once", o.AtOnce), Hint: "1 is one after the other"}
+	}
 	if o.Progress == nil {
 		o.Progress = func(string, string) {}
 	}
+	if o.AtOnce > 1 {
+		o.Progress = oneAtATime(o.Progress)
+	}
 	return o, nil
+}
+
+// oneAtATime has several goroutines tell of their progress.
+func oneAtATime(progress func(stage, note string)) func(stage, note string) {
+	var mu sync.Mutex
+	return func(stage, note string) {
+		mu.Lock()
+		defer mu.Unlock()
+		progress(stage, note)
+	}
 }
 
 // gpu returns the GPU that the options name, nil for the CPU.

@@ -17,8 +17,8 @@ type parsed struct {
 	Given    string   `json:"given,omitempty"` // of a reference: the parameter by which it takes a function
 }
 
-// parse reads a text, as that of a "candidate" or a "reference".
-func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, error) {
+// parse has a text read, as that of a "candidate" or a "reference".
+func (e *Evaluator) parse(ctx context.Context, by *supervisor, source, what string) (parsed, error) {
 	var p parsed
 	key := e.sourceKey(source, what)
 	if e.recall(ctx, cacheSource, key, &p) {
@@ -27,7 +27,7 @@ func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, err
 	body := parseBody{source, what, e.options.Sandbox}
 	result, err := e.askEarly(ctx, "parse", body, parseTimeout)
 	if result == nil && err == nil {
-		result, err = e.super.request(ctx, "parse", body, parseTimeout)
+		result, err = by.request(ctx, "parse", body, parseTimeout)
 	}
 	if err != nil {
 		return p, err

@@ -13,7 +13,7 @@ var forAGPU = kernelwright.Shared.ForAGPU
 // tells that, and which status that is; "" where it must be tried. Nothing of it is
 // run, and no device is needed.
 func (e *Evaluator) Problem(ctx context.Context, cand kernelwright.Candidate) (kernelwright.Status, string, error) {
-	p, err := e.parse(ctx, cand.Source, "candidate")
+	p, err := e.parse(ctx, e.super, cand.Source, "candidate")
 	if err != nil {
 		return "", "", requestError(err)
 	}
@@ -32,7 +32,7 @@ func (e *Evaluator) Problem(ctx context.Context, cand kernelwright.Candidate) (k
 // file, if nobody gives another one; "" where there is none. Nothing of it is run, and
 // no device is needed.
 func (e *Evaluator) Given(ctx context.Context, reference string) (string, error) {
-	p, err := e.parse(ctx, reference, "reference")
+	p, err := e.parse(ctx, e.super, reference, "reference")
 	if err != nil {
 		return "", requestError(err)
 	}

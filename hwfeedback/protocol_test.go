@@ -42,6 +42,7 @@ var goldenReceived = map[string]message{
 	"failed":           {Type: "failed", ID: 7, Message: `this machine gives no pid namespace: set sandbox = "weak" to go on without`},
 	"exited":           {Type: "exited", ID: 7, PID: 4242, Code: number(0), Reason: "exited"},
 	"exited_by_signal": {Type: "exited", ID: 7, PID: 4242, Signal: number(9), Reason: "killed", Log: "café ✓\n"},
+	"alone":            {Type: "alone", ID: 4},
 	"progress":         {Type: "progress", ID: 2, Stage: "verify", Note: "family scaled_up, seed 3 of 5"},
 	"learned":          {Type: "learned", ID: 2, Learned: learned{Calibration: json.RawMessage(`{"version":10}`), Baselines: json.RawMessage(`{"eager":{"window_ns":1000000}}`)}},
 	"result":           {Type: "result", ID: 1, Result: json.RawMessage(`{"normalised_hash":"00ff","problems":["line 1: not valid Python: invalid syntax"]}`)},
@@ -103,6 +104,8 @@ var golden = map[string]func() any{
 	"failed":           func() any { return &message{} },
 	"inspect":          func() any { return &request[inspectBody]{} },
 	"learned":          func() any { return &message{} },
+	"alone":            func() any { return &killRequest{} }, // of the same fields
+	"given":            func() any { return &given{} },
 	"kill":             func() any { return &killRequest{} },
 	"rest":             func() any { return &restRequest{} },
 	"parse":            func() any { return &request[parseBody]{} },

@@ -105,7 +105,8 @@ type evaluateBody struct {
 	Batch     string        `json:"batch,omitempty"` // names those that were handed in together
 	// What is evaluated next of them: built while this one is verified.
 	Upcoming []candidateBody `json:"upcoming,omitempty"`
-	Last     bool            `json:"last,omitempty"` // nobody goes on with the device after this
+	Last     bool            `json:"last,omitempty"`   // nobody goes on with the device after this
+	Shares   bool            `json:"shares,omitempty"` // it has a share of the device, and asks for all of it to be timed
 	workplace
 	Level         kernelwright.Level           `json:"level"`
 	Precision     string                       `json:"precision"`

@@ -380,9 +380,34 @@ func (r *referee) kill() bool {
 
 // hearer is told what the referee says before it answers.
 type hearer struct {
-	progress func(stage, note string)
+	progress func(stage, note string) // the supervisor's
 	learned  func(learned)
+	// alone is asked for a device that the referee had a share of. nil: it has all of it, or none.
+	alone func(context.Context) (turnedTo, error)
 }
+
+// turnedTo is what a referee has once nobody else has the device: the lease's file, and
+// what is known of the baselines by then.
+type turnedTo struct {
+	file      *os.File
+	baselines json.RawMessage
+}
+
+// given is the answer to alone.
+type given struct {
+	V         int             `json:"v"`
+	Type      string          `json:"type"`
+	ID        int64           `json:"id"`
+	FDs       int             `json:"fds"`
+	Baselines json.RawMessage `json:"baselines,omitempty"`
+}
+
+// turnError says why a referee that asked to be alone did not get the device.
+type turnError struct{ err error }
+
+func (e *turnError) Error() string { return e.err.Error() }
+
+func (e *turnError) Unwrap() error { return e.err }
 
 // call makes one request and waits for its one result. An error that is no
 // *remoteError leaves the referee in an unknown state: kill it.
@@ -409,6 +434,14 @@ func (r *referee) call(ctx context.Context, kind string, body any, hear hearer, 
 			hear.progress(m.Stage, m.Note)
 		case m.Type == "learned":
 			hear.learned(m.Learned)
+		case m.Type == "alone" && hear.alone != nil:
+			to, err := hear.alone(ctx)
+			if err != nil {
+				return nil, &turnError{err}
+			}
+			if err := r.ch.send(given{protocolVersion, "given", r.last, 1, to.baselines}, time.Now().Add(kernelwright.Shared.SendTimeout.Duration), to.file); err != nil {
+				return nil, err
+			}
 		case m.Type == "result" && m.Result != nil:
 			return m.Result, nil
 		case m.Type == "error" && m.Error != nil:
@@ -450,6 +483,7 @@ type supervisor struct {
 
 	server  *forkServer // nil when there is none
 	referee *referee
+	brief   bool // its referee does not outlive it
 }
 
 var errEvaluatorClosed = errors.New("the evaluator is closed")
@@ -466,12 +500,12 @@ func newSupervisor(start func(context.Context) (*forkServer, error), config any,
 // request that ran out of time or was cancelled costs the referee its life,
 // and with it every worker's.
 func (s *supervisor) request(ctx context.Context, kind string, body any, timeout time.Duration, files ...*os.File) (json.RawMessage, error) {
-	return s.learn(ctx, kind, body, timeout, func(learned) {}, files...)
+	return s.converse(ctx, kind, body, timeout, hearer{learned: func(learned) {}}, files...)
 }
 
-// learn is request for one in whose course the referee learns what is worth
-// keeping whether or not it ends.
-func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout time.Duration, keep func(learned), files ...*os.File) (json.RawMessage, error) {
+// converse is request for one in whose course the referee says something: what it learns
+// is worth keeping whether or not it ends, and what it waits for does not count as time.
+func (s *supervisor) converse(ctx context.Context, kind string, body any, timeout time.Duration, hear hearer, files ...*os.File) (json.RawMessage, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(errEvaluatorClosed) })()
@@ -491,9 +525,19 @@ func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout t
 		return nil, infrastructure(kind, err)
 	}
 
-	bounded, stop := context.WithTimeout(ctx, timeout)
-	defer stop()
-	result, err := s.referee.call(bounded, kind, body, hearer{s.progress, keep}, files...)
+	bounded, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	late := time.AfterFunc(timeout, func() { stop(context.DeadlineExceeded) })
+	defer late.Stop()
+	hear.progress = s.progress
+	if alone := hear.alone; alone != nil {
+		hear.alone = func(ctx context.Context) (turnedTo, error) {
+			late.Stop()
+			defer late.Reset(timeout)
+			return alone(ctx)
+		}
+	}
+	result, err := s.referee.call(bounded, kind, body, hear, files...)
 	if err == nil {
 		if s.heard != nil {
 			s.heard(kind, result)
@@ -514,9 +558,12 @@ func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout t
 		s.doubt()
 		return nil, infrastructure(kind, remote)
 	}
+	var turn *turnError
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	case errors.As(err, &turn):
+		err = turn.err
 	case errors.Is(err, os.ErrDeadlineExceeded) && bounded.Err() == nil:
 		err = infrastructure(kind, fmt.Errorf("the referee did not take the request within %v", kernelwright.Shared.SendTimeout))
 	case bounded.Err() != nil:
@@ -667,7 +714,7 @@ func (s *supervisor) close() {
 	s.end(errEvaluatorClosed)
 	<-s.slot
 	defer s.release()
-	if s.referee != nil && s.server.cmd == nil && !s.referee.isDead() {
+	if s.referee != nil && !s.brief && s.server.cmd == nil && !s.referee.isDead() {
 		if err := s.server.rest(s.referee); err != nil {
 			s.log.Debug("the referee is not kept", "error", err)
 		}

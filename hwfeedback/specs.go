@@ -271,13 +271,7 @@ func cpuQuota(root fs.FS, groups map[string]string) float64 {
 
 // memory is the machine's memory or the least that any group grants.
 func memory(root fs.FS, groups map[string]string) int64 {
-	var total int64
-	b, _ := fs.ReadFile(root, "proc/meminfo")
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "MemTotal:"); ok {
-			total = parseSize(strings.TrimSuffix(strings.ReplaceAll(strings.TrimSpace(rest), " ", ""), "B"))
-		}
-	}
+	total := memoryOf(root, "MemTotal:")
 	consider := func(limit int64) {
 		if limit > 0 && (total == 0 || limit < total) {
 			total = limit
@@ -292,6 +286,20 @@ func memory(root fs.FS, groups map[string]string) int64 {
 		consider(readInt(root, path.Join(dir, "memory.max")))
 	}
 	return total
+}
+
+// availableMemory is what nobody has of the machine's memory.
+func availableMemory(root fs.FS) int64 { return memoryOf(root, "MemAvailable:") }
+
+// memoryOf reads a line of /proc/meminfo.
+func memoryOf(root fs.FS, name string) (bytes int64) {
+	b, _ := fs.ReadFile(root, "proc/meminfo")
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			bytes = parseSize(strings.TrimSuffix(strings.ReplaceAll(strings.TrimSpace(rest), " ", ""), "B"))
+		}
+	}
+	return bytes
 }
 
 func readText(root fs.FS, name string) string {

@@ -31,6 +31,7 @@ class Lease:
         name = device.replace(":", "-")
         self._lock = Path(folder) / f"{name}.lock" if folder else None
         self._wanted = Path(folder) / f"{name}.wanted"
+        self._alone = Path(folder) / f"{name}.alone"
         self._finish = finish
         self._file: int | None = None
         self._since = self._looked = 0.0
@@ -92,26 +93,16 @@ class Lease:
 
     def wanted(self) -> bool:
         """Reports whether somebody waits for the device."""
-        if self._lock is None:
-            return False
-        file = _open(self._wanted)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return time.time() - os.fstat(file).st_mtime < SHARED.waiter_gone_s
-        finally:
-            os.close(file)
-        return False
+        return self._lock is not None and _waits(self._wanted)
 
     def _wait(self, file: int) -> None:
         pause, waits = SHARED.first_poll_s, None
         try:
             while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    return
-                except BlockingIOError:
-                    pass
+                with contextlib.suppress(BlockingIOError):
+                    if not _waits(self._alone):
+                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                        return
                 if waits is None:
                     waits = _open(self._wanted)
                     fcntl.flock(waits, fcntl.LOCK_SH)
@@ -129,6 +120,18 @@ FREE = Lease("", "cpu", lambda: None)
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _waits(path: Path) -> bool:
+    """Whether somebody who waits has locked the file: who was stopped does not wait any more."""
+    file = _open(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return time.time() - os.fstat(file).st_mtime < SHARED.waiter_gone_s
+    finally:
+        os.close(file)
+    return False
 
 
 def _say(file: int, released: bool) -> None:

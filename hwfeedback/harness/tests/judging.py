@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -38,6 +40,9 @@ torch.set_num_threads(1)
 # What the last-level cache has for tests: machines differ by much, and emptying half a gigabyte of
 # it before each window takes longer than they do.
 LLC = 32 << 20
+# Whether every evaluation has a share of the device, and all of it when it is timed, as of several
+# that are at once.
+SHARES = os.environ.get("KERNELWRIGHT_TEST_SHARES", "") == "1"
 OLD_S = 7 * 86_400.0  # after which objects of another harness are removed
 UNBUILT = {
     "build": {"seconds": 0.0, "cached": False, "form": "none"},
@@ -214,6 +219,48 @@ def evaluate(server: Any, request: dict[str, Any]) -> dict[str, Any]:
     return evaluation.evaluate(server, Request.from_json(request)).to_json()
 
 
+class Device:
+    """A device's lock, and Go's end of a referee's conversation: it gives the device to whoever
+    asks to be alone, once nobody else has it.
+    """
+
+    def __init__(self, peer: Channel) -> None:
+        self.path = tempfile.mkstemp(prefix="kernelwright-lease-")[1]
+        self.asked = threading.Event()  # whether somebody has asked to be alone
+        self._peer = peer
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def take(self, how: int) -> int:
+        """Returns a descriptor that has the lock. Raises BlockingIOError with LOCK_NB."""
+        fd = os.open(self.path, os.O_RDWR)
+        try:
+            fcntl.flock(fd, how)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def free(self, how: int) -> bool:
+        """Whether it could be had at the moment."""
+        try:
+            os.close(self.take(how | fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                msg, _ = self._peer.recv()
+            except ProtocolError:
+                os.unlink(self.path)
+                return
+            self.asked.set()
+            fd = self.take(fcntl.LOCK_EX)
+            self._peer.send({"type": "given", "id": msg["id"]}, [fd])
+            os.close(fd)
+
+
 class Judge:
     """A referee in this process, with a real fork server."""
 
@@ -221,8 +268,11 @@ class Judge:
         """``gpu`` is what a request names a GPU by; None: the CPU."""
         self.place: dict[str, Any] = {} if gpu is None else {"gpu": gpu, "device": "cuda:0"}
         self.server = fork_server(gpu=gpu is not None)
-        channel, _peer = Channel.pair()
+        channel, peer = Channel.pair()
+        self.device = Device(Channel(peer))
         self.referee = referee.Referee(channel, self.server)
+        if SHARES:
+            self.referee.evaluate = self.sharing  # type: ignore[method-assign]
         self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]
         self.referee.learned = lambda _part: None  # type: ignore[method-assign]
         self.cache = cache
@@ -277,5 +327,16 @@ class Judge:
         self.known[source] |= answer["learned"]  # baselines, the next time
         return answer["verdict"]
 
+    def sharing(self, request: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Evaluates with a share of the device, and with all of it from where it is timed."""
+        self.device.asked.clear()
+        fds = [self.device.take(fcntl.LOCK_SH)]
+        try:
+            return referee.Referee.evaluate(self.referee, {**request, "shares": True}, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
     def close(self) -> None:
         self.server.close()
+        self.referee.channel.close()

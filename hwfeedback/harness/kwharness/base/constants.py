@@ -24,6 +24,7 @@ class Constants:
     vague_ratio: float
     quiet_spread: float
     spare_cores: int
+    peak_calls: int
     sector_bytes: int
     allocator_env: str
     for_a_gpu: str

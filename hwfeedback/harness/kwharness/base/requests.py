@@ -127,6 +127,8 @@ class Order(Message):
     batch: str = ""  # their name; "" for one that came alone
     upcoming: list[Candidate] = field(default_factory=list)  # what comes after this one
     last: bool = False  # nobody goes on with the device after this
+    # It has a share of the device, others have theirs, and it asks for all of it to be timed.
+    shares: bool = False
 
 
 @dataclass(frozen=True)

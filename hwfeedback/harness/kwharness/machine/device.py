@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import torch
 
+from kwharness.base.constants import SHARED
 from kwharness.base.tensors import (
     Block,
     Layout,
@@ -26,8 +27,7 @@ from kwharness.base.tensors import (
 )
 from kwharness.machine import allocator, cuda_driver
 
-# An evaluation takes up to 45 times what a call has of inputs and outputs where nothing is spared.
-PEAK = 60
+PEAK = SHARED.peak_calls
 # And about so many where it is judged one thing after the other (bench/memory.py: 5 to 7).
 SPARING_PEAK = 6
 ROOM = 8  # times what is asked for are free: to give back takes tens of ms, and nobody needs it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from kwharness.base.constants import SHARED
@@ -24,6 +25,8 @@ SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serv
 
 Progress = Callable[[str, str], None]
 Learn = Callable[[dict[str, Any]], None]
+# Returns what is held, and what was learned of baselines meanwhile.
+Alone = Callable[[], tuple[Sequence[int], dict[str, Any] | None]]
 
 
 def device_of(gpu: Gpu | None) -> Device:
@@ -41,7 +44,11 @@ def device_of(gpu: Gpu | None) -> Device:
 
 class Context:
     """One evaluation's request and what belongs to it. ``server`` is a ForkServer, ``fds`` are what
-    its processes hold while they have the device.
+    its processes hold while they have the device: the same list all along.
+
+    Where others have the device, too, ``alone`` gives that share up, and returns what is held
+    instead once nobody else has any: the evaluation has two phases, and ``be_alone`` is between
+    them.
     """
 
     beside: ThreadPoolExecutor  # while it runs
@@ -54,10 +61,13 @@ class Context:
         progress: Progress = lambda _stage, _note: None,
         learn: Learn = lambda _: None,
         kept: Kept | None = None,
+        alone: Alone | None = None,
     ) -> None:
         self.server = server
         self.request = request
         self.fds = list(fds)
+        self.had_company = alone is not None  # whether others had the device in its first phase
+        self._alone = alone
         self.progress = progress
         self.learn = learn
         self.kept = kept
@@ -98,6 +108,33 @@ class Context:
     def shares(self) -> bool:
         """Whether evaluations share processes and what is timed before a candidate."""
         return self.device.kind in SHARES
+
+    @property
+    def in_company(self) -> bool:
+        """Whether others have the device, too, at the moment."""
+        return self._alone is not None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next evaluation has the device right after this one: where several are at
+        once, another one has it.
+        """
+        return not self.request.order.shares
+
+    def be_alone(self) -> None:
+        """Gives up the share of the device, and returns once it is this evaluation's alone. No
+        process may have ``fds`` any more.
+        """
+        alone, self._alone = self._alone, None
+        if alone is not None:
+            self.device.synchronize()
+            self.fds.clear()
+            with self.costs.part("turn"):
+                fds, baselines = alone()
+            self.fds += fds
+            if baselines is not None:
+                known = replace(self.request.known, baselines=baselines)
+                self.request = replace(self.request, known=known)
 
     @property
     def eval_mode(self) -> bool:

@@ -28,7 +28,7 @@ from kwharness.machine.health import Ill
 from kwharness.process.policy import SandboxError
 from kwharness.referee import builds, calibrating, called, faults, figures, measuring
 from kwharness.referee.builds import Build, Builds
-from kwharness.referee.context import Context, Learn, Progress
+from kwharness.referee.context import Alone, Context, Learn, Progress
 from kwharness.referee.exported_file import ExportedFile
 from kwharness.referee.figures import Roofline
 from kwharness.referee.kernel_facts import KernelFacts
@@ -97,7 +97,7 @@ class Evaluation:
         try:
             self._steps(build)
         except faults.Fault as e:
-            if self.exported.had_company and faults.lack_of_memory(e) is not None:
+            if self.may_be_of_company(e):
                 raise faults.InCompany(str(e)) from e
             v.status, v.reason, v.hint = e.status, str(e), e.hint
             v.evidence += e.evidence
@@ -110,6 +110,16 @@ class Evaluation:
         finally:
             self._end()
         self._finish()
+
+    def may_be_of_company(self, e: faults.Fault) -> bool:
+        """Whether a fault may be the doing of who had the device, or the memory, too."""
+        context = self.context
+        if e.measured:
+            return context.had_company
+        if e.status == "timed_out":
+            return context.in_company
+        beside = self.exported.had_company or context.in_company
+        return beside and faults.lack_of_memory(e) is not None
 
     def _steps(self, build: Build) -> None:
         """The steps, in their order."""
@@ -134,6 +144,8 @@ class Evaluation:
             self.processes.begin_next(sentinel=False)
         verifying = Verifying(self.opponents, self.exported, self.facts)
         subject = verifying.run(calls, self.profiles, v)
+        if context.times or context.request.timed.time_baselines:
+            self._alone(trial)
         if context.times:
             measuring.run(subject, self.opponents, self.facts, v, self.learned)
         elif context.request.timed.time_baselines:
@@ -164,6 +176,13 @@ class Evaluation:
             return TimedCalls(self.trial)
         except (calibrate_family.ReferenceBroken, WorkerError) as e:
             raise faults.of_reference(e) from e
+
+    def _alone(self, trial: Trial) -> None:
+        """The boundary of the two phases: from here on nobody else has the device."""
+        self.builds.quiet()
+        self.facts.add(self.verdict)
+        self.processes.be_alone(trial.reference)
+        self.profiles.begin()
 
     def _compile_called(self, trial: Trial) -> None:
         """Has the candidate's Triton kernels compiled, and what torch.compile makes of it."""
@@ -262,22 +281,27 @@ def evaluate(
     progress: Progress = lambda _s, _n: None,
     learn: Learn = lambda _: None,
     kept: Kept | None = None,
+    alone: Alone | None = None,
 ) -> Answer:
     """Evaluates a candidate. Raises Infrastructure, and Ill.
 
     ``learn`` is given parts of "learned" as they are known: they take most of a first evaluation,
-    and stay true when it does not end. ``kept`` is used, and filled again.
+    and stay true when it does not end. ``kept`` is used, and filled again. ``alone``: see Context.
     """
-    first = Evaluation(Context(server, request, fds, progress, learn, kept))
+    first = Evaluation(Context(server, request, fds, progress, learn, kept, alone))
+    context = first.context
     try:
         return first.run()
-    except (faults.InCompany, faults.NoRoom):
-        if not first.exported.had_company:
+    except (faults.InCompany, faults.NoRoom) as e:
+        if not (first.exported.had_company or context.had_company):
             raise
-    again = Evaluation(Context(server, request, fds, progress, learn, kept), company=False)
-    again.verdict.evidence.append(
-        "the first time it ran out of memory, while its exported file ran beside it"
-    )
+        evidence = "the first time it ran out of memory, while its exported file ran beside it"
+        if not first.exported.had_company:
+            evidence = f"judged again by itself: while others had the device, too, {e}"
+    context.be_alone()
+    more = context.request, context.fds, progress, learn, kept
+    again = Evaluation(Context(server, *more), company=False)
+    again.verdict.evidence.append(evidence)
     return again.run()
 
 

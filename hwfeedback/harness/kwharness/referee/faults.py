@@ -49,8 +49,12 @@ class Fault(Exception):
         hint: str = "",
         evidence: Sequence[str] = (),
         output: str = "",
+        *,
+        measured: bool = False,
     ) -> None:
+        """``measured``: it rests on times of a phase in which others may have had the device."""
         super().__init__(sentence(reason) or "it failed without a word")
+        self.measured = measured
         self.status = status
         self.hint = hint
         self.evidence = [e for e in evidence if e]
@@ -66,7 +70,9 @@ class Infrastructure(Exception):
 
 
 class InCompany(Exception):
-    """It ran out of memory while the same file ran beside it: there may not be enough for two."""
+    """It took too long, or ran out of memory, while others had the device, or the same file ran
+    beside it: that may be their doing.
+    """
 
 
 class Busy(Infrastructure):

@@ -182,7 +182,24 @@ class Referee:
         self._kept.batch(request.order.batch)  # another's is in the way
         devices.tidy(context.device_of(request.workplace.gpu))
         told = self.progress, self.learned
-        return evaluation.evaluate(self.server, request, fds, *told, self._kept).to_json()
+        alone = functools.partial(self._alone, fds) if request.order.shares else None
+        answer = evaluation.evaluate(self.server, request, fds, *told, self._kept, alone)
+        return answer.to_json()
+
+    def _alone(self, fds: list[int]) -> tuple[list[int], dict[str, Any] | None]:
+        """Gives up a share of the device, which is these descriptors, and waits until Go has all of
+        it for us. Returns what is held then, and what others have learned of the baselines. Raises
+        ProtocolError.
+        """
+        while fds:
+            os.close(fds.pop())
+        with self._sending:
+            self.channel.send({"id": self._id, "type": "alone"})
+        msg, given = self.channel.recv()
+        fds += given
+        if msg.get("type") != "given" or not given:
+            raise ProtocolError(f"{msg.get('type')!r:.40} came in place of the device")
+        return fds, msg.get("baselines")
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._kept.close()

@@ -93,7 +93,7 @@ def _convict(timed: Timed, subject: Subject, v: Verdict) -> None:
         )
         if rules.requires_custom:
             hint = "compute in the same way whether or not anybody looks"
-            raise faults.Fault("cheated", said, hint)
+            raise faults.Fault("cheated", said, hint, measured=True)
         v.evidence.append(said)  # anybody's code may do the work
 
 

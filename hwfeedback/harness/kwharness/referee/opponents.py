@@ -86,7 +86,7 @@ class Opponents:
         """On a GPU, and where there are cores enough, times the sentinel while a compiler works."""
         context, trial = self.context, calls.trial
         build.add_done_callback(lambda _: self.builds.compiling.set())
-        if context.compilers_disturb() or not self.eager_is_known():
+        if context.compilers_disturb() or context.in_company or not self.eager_is_known():
             return
         if self.sentinel_is_known():
             return

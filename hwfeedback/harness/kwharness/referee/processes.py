@@ -185,9 +185,8 @@ class Processes:
             worker = context.kept.spares.take(self._empty_key(poison))
             if worker is not None:
                 with suppress(ProtocolError):  # it has ended since
-                    worker.channel.send({"op": "hold"}, context.fds)
-                    if worker.channel.recv(LOAD_S)[0].get("ok"):
-                        return worker
+                    _hold(worker, context.fds)
+                    return worker
                 worker.kill()
         return self.empty(poison)
 
@@ -209,7 +208,8 @@ class Processes:
         theirs.
         """
         context = self.context
-        if context.kept is None or not context.shares or context.compilers_disturb():
+        shares = context.shares and context.goes_on and not context.compilers_disturb()
+        if context.kept is None or not shares:
             return
         spares = context.kept.spares
         for poison in (True, False) if context.times else (True,):
@@ -218,6 +218,27 @@ class Processes:
         small = sum(t.numel() * t.element_size() for t in self.made.state) <= KEPT_BYTES
         if sentinel and context.times and small:
             spares.begin(self.eager_key(), self._eager_ahead, context.fds)
+
+    def be_alone(self, reference: ReferenceClient) -> None:
+        """Ends the phase in which others have the device, too. What has met the candidate has
+        ended, what goes on has nothing to do: it gives up its share, and has the device again when
+        it is this evaluation's alone.
+        """
+        context = self.context
+        if not context.in_company:
+            return
+        empty = [begun.result() for begun in self._ahead.values()]
+        clients = [reference, *([self._eager.result()] if self._eager is not None else [])]
+        reference.drain(LOAD_S)
+        for client in clients:
+            client.hold(())
+        for worker in empty:
+            _hold(worker, ())
+        context.be_alone()
+        for client in clients:
+            client.hold(context.fds)
+        for worker in empty:
+            _hold(worker, context.fds)
 
     def nobody_but(self, timed: Client) -> None:
         """Waits, before something is timed, for each other process that ends or begins."""
@@ -256,6 +277,15 @@ class Processes:
             *tried("it", [c.worker for c in self.met]),
             *tried("the reference", [r.worker for r in self.references]),
         ]
+
+
+def _hold(empty: Any, fds: Sequence[int]) -> None:
+    """Has a candidate's process that has met nothing of it hold these, and no others. Raises
+    ProtocolError where it has ended.
+    """
+    empty.channel.send({"op": "hold"}, fds)
+    if not empty.channel.recv(LOAD_S)[0].get("ok"):
+        raise ProtocolError("a process that was started ahead does not hold the device")
 
 
 def tried(subject: str, workers: Sequence[Spawned]) -> list[str]:

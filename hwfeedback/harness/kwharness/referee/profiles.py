@@ -42,9 +42,11 @@ class Profiles:
             if kept is not None:
                 kept.keep(())
             return
+        if context.in_company:
+            return
         if self.profiler is None:
             self.profiler = self._new()
-        if kept is not None and not context.compilers_disturb():
+        if kept is not None and context.goes_on and not context.compilers_disturb():
             kept.keep(self.profiler.keys)
             self.profiler.ahead()
 
@@ -66,7 +68,7 @@ class Profiles:
 
     def prepare(self) -> None:
         """Has one of those processes begin on the GPU, for this candidate or the next one."""
-        if self.profiler is not None:
+        if self.profiler is not None and self.context.goes_on:
             self.profiler.begin()
 
     @property

@@ -69,6 +69,9 @@ def referee(channel: Channel, config: dict) -> None:
             if "learns" in str(msg.get("candidate")):
                 part = {"baselines": {"eager": 41}}
                 channel.send({"id": ident, "type": "learned", "learned": part})
+            if "calibrates" in str(msg.get("candidate")):
+                part = {"calibration": {"version": 1}}
+                channel.send({"id": ident, "type": "learned", "learned": part})
             try:
                 result = judging(kind, msg, config, fds)
             except BlockingIOError:
@@ -83,10 +86,48 @@ def referee(channel: Channel, config: dict) -> None:
             except MemoryError:
                 result, error = None, {"kind": "no_room", "message": "too large", "hint": "smaller"}
                 channel.send({"id": ident, "type": "error", "error": error})
+            if result is not None and msg.get("shares") and msg.get("time", True):
+                two_phases(channel, msg, result, config, fds)
             if result is not None:
                 channel.send({"id": ident, "type": "result", "result": result})
         for fd in fds:
             os.close(fd)
+
+
+def two_phases(channel: Channel, msg: dict, result: dict, config: dict, fds: list[int]) -> None:
+    """An evaluation that has a share of the device, and then all of it. The file "phases" in the
+    cache folder tells what came after what; "meets" waits until the file "together" says that so
+    many are verified at once.
+    """
+    cache, words = config["cache_dir"], msg["candidate"]["source"].split()
+
+    def told(what: str) -> None:
+        with open(os.path.join(cache, "phases"), "a") as f:
+            f.write(what + "\n")
+
+    told("+verify")
+    if "meets" in words:
+        with open(os.path.join(cache, "met." + words[-1]), "w"), open(
+            os.path.join(cache, "together")
+        ) as f:
+            together = int(f.read())
+        while sum(n.startswith("met.") for n in os.listdir(cache)) < together:
+            time.sleep(0.001)
+    told("-verify")
+    if result["verdict"]["status"] != "correct":
+        return
+    while fds:
+        os.close(fds.pop())
+    channel.send({"id": msg["id"], "type": "alone"})
+    given, has = channel.recv()
+    assert given["type"] == "given"
+    fds += has
+    if "tells" in words:
+        result["verdict"]["output"] = f"given {given.get('baselines')}"
+    told("+alone")
+    if "die_alone" in words:
+        os._exit(1)
+    told("-alone")
 
 
 def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:

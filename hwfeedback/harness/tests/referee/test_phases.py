@@ -1,0 +1,132 @@
+"""An evaluation in two phases: with a share of the device, and alone. The lock is a real one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from typing import Any
+
+import pytest
+import torch
+import waiting
+from judging import Judge
+from test_referee import NATIVE, SCALED
+
+from kwharness.clients.errors import WorkerError
+from kwharness.process.fork_client import ForkServer
+from kwharness.referee import evaluation, faults, trial
+
+HANGS = NATIVE.replace("    def forward(self, x):\n", "    def forward(self, x):\n        while 1: pass\n")
+
+
+def seen(judge: Judge, source: str, **more: Any) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Returns a verdict that was reached with a share, and what others could have had whenever the
+    referee said what it does.
+    """
+    stages: list[tuple[str, str]] = []
+
+    def look(stage: str, _note: str) -> None:
+        device = judge.device
+        could = "alone" if device.free(fcntl.LOCK_EX) else ""
+        stages.append((stage, could or ("share" if device.free(fcntl.LOCK_SH) else "nothing")))
+
+    judge.referee.progress = look  # type: ignore[method-assign]
+    known = {"known": judge.calibration(SCALED), "want_baselines": ["eager"]}
+    request = judge.request(SCALED, source, "quick", {**known, **more})
+    return judge.sharing(request, [])["verdict"], stages
+
+
+def test_it_is_verified_beside_others_and_timed_alone(judge: Judge) -> None:
+    v, stages = seen(judge, NATIVE)
+    assert v["status"] == "correct", v["reason"]
+    assert v["candidate_ms"] > 0
+    assert "turn" in v["cost_s"]
+    assert {could for stage, could in stages if stage in ("build", "verify")} == {"share"}
+    assert {could for stage, could in stages if stage == "time"} == {"nothing"}
+    # Nothing of it has the device any more.
+    waiting.until(lambda: judge.device.free(fcntl.LOCK_EX), "it lets go of the device")
+
+
+def test_what_is_wrong_never_asks_to_be_alone(judge: Judge) -> None:
+    wrong = NATIVE.replace("v < 0 ? 0 : v", "v")
+    v, stages = seen(judge, wrong)
+    assert v["status"] == "wrong", v["reason"]
+    assert {could for _, could in stages} == {"share"}
+    assert not judge.device.asked.is_set()
+
+
+def test_nothing_of_it_runs_while_it_waits_to_be_alone(judge: Judge) -> None:
+    """Another has a share: what waits for it has no process that met the candidate."""
+    other = judge.device.take(fcntl.LOCK_SH)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(seen(judge, NATIVE + "\n")))
+    met: list[str] = []
+    spawn = ForkServer.spawn
+
+    def noted(server: ForkServer, role: str, *args: Any, **more: Any) -> Any:
+        worker = spawn(server, role, *args, **more)
+        if role == "candidate":
+            met.append(f"/proc/{worker.pid}")
+        return worker
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(ForkServer, "spawn", noted)
+        try:
+            thread.start()
+            waiting.event(judge.device.asked, "it asks to be alone")
+            waiting.until(lambda: not any(map(os.path.exists, met)), "its processes end")
+            assert met
+            assert not found
+        finally:
+            os.close(other)
+            waiting.ended(thread, "it is timed")
+    v, stages = found[0]
+    assert v["status"] == "correct", v["reason"]
+    assert ("time", "nothing") in stages
+
+
+def test_who_is_late_in_company_is_judged_again_alone(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "FORWARD_S", 1.0)
+    v, stages = seen(judge, HANGS)
+    assert v["status"] == "timed_out", v["reason"]
+    assert any("judged again by itself" in e for e in v["evidence"])
+    assert [could for stage, could in stages if stage == "verify"] == ["share", "nothing"]
+
+
+def _memory() -> faults.Fault:
+    fault = faults.Fault("crashed", "it ran out of memory")
+    fault.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "beside", "after"),
+    [
+        (faults.Fault("timed_out", "it hangs"), True, False),
+        (_memory(), True, False),
+        (faults.Fault("rejected", "a share of the time", measured=True), True, True),
+        (faults.Fault("wrong", "it computes something else"), False, False),
+        (faults.Fault("crashed", "it raised ValueError"), False, False),
+    ],
+)
+def test_what_may_be_the_doing_of_others(
+    judge: Judge, fault: faults.Fault, beside: bool, after: bool
+) -> None:
+    request = evaluation.Request.from_json(judge.request(SCALED, NATIVE, "quick", {}))
+    context = evaluation.Context(judge.server, request, alone=lambda: ([], None))
+    e = evaluation.Evaluation(context)
+    assert e.may_be_of_company(fault) is beside
+    context.be_alone()
+    assert e.may_be_of_company(fault) is after
+    e = evaluation.Evaluation(evaluation.Context(judge.server, request))
+    assert not e.may_be_of_company(fault)
+
+
+def test_a_worker_error_without_memory_is_one() -> None:
+    error = WorkerError({"type": "OutOfMemoryError", "message": "CUDA out of memory"})
+    fault = faults.Fault("crashed", "it ran out of memory")
+    fault.__cause__ = error
+    assert faults.lack_of_memory(fault) is error
