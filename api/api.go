@@ -54,6 +54,8 @@ type Options struct {
 	Patterns []string
 	// Policies changes which policy serves; nil: nothing does.
 	Policies Policies
+	// Episodes serves what is below /v1/, with limits of its own; nil: nothing does.
+	Episodes http.Handler
 	// Sample looks at devices; nil: nobody is told of them.
 	Sample func(context.Context) []Sample
 	Log    *slog.Logger
@@ -192,6 +194,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	a.counts.requests.Add(1)
 	if !a.admit(w, r) {
+		return
+	}
+	if a.o.Episodes != nil && strings.HasPrefix(r.URL.Path, "/v1/") {
+		a.o.Episodes.ServeHTTP(w, r)
 		return
 	}
 	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {

@@ -263,3 +263,26 @@ func TestPromotions(t *testing.T) {
 		t.Errorf("%s %s", r.Status, body)
 	}
 }
+
+// Episodes are served behind the same checks.
+func TestEpisodesAreServedBehindTheChecks(t *testing.T) {
+	const token, read = "0123456789abcdef", "fedcba9876543210"
+	w := newWorld(t, func(o *Options) {
+		o.Token, o.ReadToken = token, read
+		o.Episodes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	})
+	for _, c := range []struct {
+		method, path, token string
+		code                int
+	}{
+		{"POST", "/v1/episodes", token, 418}, {"POST", "/v1/episodes", read, 401}, {"POST", "/v1/episodes", "", 401}, {"GET", "/v1/stats", read, 418},
+		{"POST", "/v1x", token, 404}, {"GET", "/api/v1/runs", token, 200},
+	} {
+		if r, body := w.ask(c.method, c.path, "", "Authorization", "Bearer "+c.token); r.StatusCode != c.code {
+			t.Errorf("%s %s: %s %s", c.method, c.path, r.Status, body)
+		}
+	}
+	if r, _ := w.ask("POST", "/v1/episodes", "", "Authorization", "Bearer "+token, "Origin", "http://evil.example"); r.StatusCode != 403 {
+		t.Error(r.Status)
+	}
+}

@@ -29,7 +29,7 @@ const (
 	pageOfEvents = 500
 	// lookForEvents is how often the record is asked for new events while anybody listens:
 	// other processes write to it, too.
-	lookForEvents = 50 * time.Millisecond
+	lookForEvents = 25 * time.Millisecond
 	// heartbeat is how often a listener gets something, and so where to go on from.
 	heartbeat = 15 * time.Second
 	// sampling is how often devices are looked at while anybody listens.

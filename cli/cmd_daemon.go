@@ -72,8 +72,14 @@ func (c daemonCmd) watch(a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, trees.Release()) }()
 	}
+	routes, end, err := r.episodes(a)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
 	served, err := r.serveAPI(a, api.Options{
-		Folder: absolute(r.config.Watch.Folders)[0], Patterns: r.config.Watch.Patterns, Policies: turner{a, r}, Sample: sampler(r.config.Device).sample,
+		Episodes: routes,
+		Folder:   absolute(r.config.Watch.Folders)[0], Patterns: r.config.Watch.Patterns, Policies: turner{a, r}, Sample: sampler(r.config.Device).sample,
 	})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/internal/web"
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/episodes"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 	"github.com/kernelwright/kernelwright/trainer/serving"
@@ -23,6 +24,9 @@ import (
 
 // maxClients is how many connections the HTTP API has at once, a listener's included.
 const maxClients = 512
+
+// maxEpisodes may be open in a daemon at once.
+const maxEpisodes = 256
 
 // served is the daemon's HTTP API while it is served.
 type served struct {
@@ -61,7 +65,11 @@ func (r *room) serveAPI(a *app, o api.Options) (*served, error) {
 	}
 	s := &served{API: api.New(o), ended: make(chan error, 1)}
 	s.server = web.NewServer(r.withPages(o, s.API), r.log)
-	limited, scheme := web.LimitConnections(l, maxClients), "http"
+	clients := maxClients
+	if o.Episodes != nil {
+		clients += maxEpisodes + episodes.SpareConnections
+	}
+	limited, scheme := web.LimitConnections(l, clients), "http"
 	if certificates != nil {
 		limited, scheme = tls.NewListener(limited, certificates), "https"
 	}
@@ -96,6 +104,28 @@ func checkHTTP(h config.HTTP, o api.Options) error {
 		return usage(fmt.Sprintf("%s can be reached from elsewhere, and there is no TLS", h.Listen), "name the files http.tls_cert and http.tls_key, or set http.insecure = true where something else encrypts")
 	}
 	return nil
+}
+
+// episodes are those of `train serve`, where the settings say that the daemon has them, too;
+// else there are none. The hardware is opened with the first one. End ends them.
+func (r *room) episodes(a *app) (routes http.Handler, end func() error, err error) {
+	if !r.config.HTTP.Episodes || r.config.HTTP.Listen == "" {
+		return nil, func() error { return nil }, nil
+	}
+	t := &trained{room: r, open: map[episodes.Conditions]episodes.Hardware{}}
+	o, err := t.options()
+	if err != nil {
+		return nil, nil, err
+	}
+	o.MaxOpen = maxEpisodes
+	e, err := episodes.New(a.ctx, o)
+	if err != nil {
+		return nil, nil, dataError(r.folder, err)
+	}
+	return e.Routes(), func() error {
+		e.Close()
+		return t.close()
+	}, nil
 }
 
 // close ends what is served; requests in progress have a moment.

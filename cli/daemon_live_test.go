@@ -85,7 +85,13 @@ func (l listening) follow(after string, last func(kind string, data map[string]a
 				l.t.Fatal(err)
 			}
 			if id != "" && kind != "ready" {
-				ids, kinds = append(ids, id), append(kinds, strings.TrimSpace(fmt.Sprint(kind, " ", data["status"], data["state"])))
+				for _, key := range []string{"status", "state"} {
+					if word, there := data[key].(string); there {
+						kind += " " + word
+					}
+				}
+				ids, kinds = append(ids, id), append(kinds, kind)
+				kind, _, _ = strings.Cut(kind, " ")
 			}
 			if last(kind, data) {
 				return ids, kinds
@@ -128,9 +134,9 @@ func TestADaemonIsFollowed(t *testing.T) {
 	if code != http.StatusCreated || sent["path"] != filepath.Join(b.dir, "declined.py") {
 		t.Fatal(code, sent)
 	}
-	ended := func(kind string, data map[string]any) bool { return kind == "run" && data["finished"] == nil && data["status"] == "declined" }
+	ended := func(kind string, data map[string]any) bool { return kind == "run" && data["status"] == "declined" }
 	ids, kinds := api.follow("0", ended)
-	if got := strings.Join(kinds, ", "); got != "run queued<nil>, queue <nil>waiting, queue <nil>claimed, run running<nil>, run declined<nil>" {
+	if got := strings.Join(kinds, ", "); got != "run queued, queue waiting, queue claimed, run running, run declined" {
 		t.Error(got)
 	}
 	if code, run := api.ask("GET", "/api/v1/runs/1", "", nil); code != http.StatusOK || run["run"].(map[string]any)["status"] != "declined" {
@@ -154,8 +160,8 @@ func TestADaemonIsFollowed(t *testing.T) {
 		t.Error(code, v)
 	}
 	again, kinds := api.follow(ids[len(ids)-1], func(kind string, data map[string]any) bool { return kind == "run" && data["status"] == "invalid" })
-	if again[0] == ids[len(ids)-1] || !strings.Contains(strings.Join(kinds, ", "), "queue <nil>waiting, queue <nil><nil>, ") {
-		t.Errorf("%q %q", again, kinds)
+	if got := strings.Join(kinds, ", "); got != "queue gone, queue, run queued, queue waiting, queue, queue claimed, run running, run invalid" {
+		t.Errorf("after %s: %q %s", ids[len(ids)-1], again, got)
 	}
 	whole, _ := api.follow("0", func(kind string, data map[string]any) bool { return kind == "run" && data["status"] == "invalid" })
 	if fmt.Sprint(whole) != fmt.Sprint(append(ids, again...)) {

@@ -228,6 +228,9 @@ func check(c Config, origins Origins, errs *errorList) {
 			fail("http.listen", fmt.Sprintf("is %q", c.HTTP.Listen), `it takes HOST:PORT, such as "127.0.0.1:7791"; port 0 is any free one`)
 		}
 	}
+	if c.HTTP.Episodes && c.Sandbox != "strict" {
+		fail("http.episodes", "is true, and what a policy writes runs in the strict sandbox alone", `set sandbox = "strict"`)
+	}
 	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
 		fail("http.tls_cert", "and http.tls_key belong together, and one of them is empty", "name both files, or none")
 	}

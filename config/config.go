@@ -225,6 +225,7 @@ type HTTP struct {
 	TLSCert  string `toml:"tls_cert" json:"tls_cert"`
 	TLSKey   string `toml:"tls_key" json:"tls_key"`
 	Insecure bool   `toml:"insecure" json:"insecure"`
+	Episodes bool   `toml:"episodes" json:"episodes"`
 }
 
 // Log is what is said on standard error.

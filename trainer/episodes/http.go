@@ -34,6 +34,24 @@ const (
 // answers who names a loopback address as its host alone; with one, who knows it. What
 // a page in a browser sends from elsewhere is refused in any case.
 func (e *Episodes) Handler(token string) http.Handler {
+	routes := e.Routes()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !web.SameOrigin(r):
+			refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "")
+		case token == "" && !web.Loopback(r.Host):
+			refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the server a token")
+		case token != "" && !web.Bearer(r, token):
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			refuse(w, http.StatusUnauthorized, "the token is missing, or another one", "send it as Authorization: Bearer TOKEN")
+		default:
+			routes.ServeHTTP(w, r)
+		}
+	})
+}
+
+// Routes serves the episodes to whoever asks: a server with checks of its own mounts them.
+func (e *Episodes) Routes() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("POST /v1/episodes", e.serveStart)
 	m.HandleFunc("POST /v1/episodes/{id}/turns", e.serveTurn)
@@ -46,18 +64,8 @@ func (e *Episodes) Handler(token string) http.Handler {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("there is no %s %.100s here", r.Method, r.URL.Path), "docs/episodes.md has what there is")
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case !web.SameOrigin(r):
-			refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "")
-		case token == "" && !web.Loopback(r.Host):
-			refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the server a token")
-		case token != "" && !web.Bearer(r, token):
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			refuse(w, http.StatusUnauthorized, "the token is missing, or another one", "send it as Authorization: Bearer TOKEN")
-		default:
-			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-			m.ServeHTTP(w, r)
-		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		m.ServeHTTP(w, r)
 	})
 }
 
