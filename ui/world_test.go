@@ -25,7 +25,11 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Highlighting a page starts the clock of its patterns, which ends by itself within two
+// seconds.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
+}
 
 // world is the pages over HTTP of a record.
 type world struct {
