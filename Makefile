@@ -43,6 +43,8 @@ FUZZ_SECONDS ?= 120
 PART ?= 1/1
 DAILY := not slow and not weekly and not later
 RL_TESTS ?= $(DAILY)
+AXE := axe-core@4.14.1
+AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 help: ## this list
@@ -102,7 +104,7 @@ check: dev ## format, lint, types and the tests of what has changed, within a mi
 	@$(FOR_PYTHON) PYTHON=$(PYTHON) TRAINING=$(TRAINING) CGO_ENABLED=1 python3 .ci/check.py
 
 test-tools: ## what make test needs, side by side
-	@$(MAKE) $(FOR_TESTS) -k -j2 lint-tools training
+	@$(MAKE) $(FOR_TESTS) -k -j2 lint-tools training axe
 
 lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go vet, ruff, mypy, the length of sentences in docs, the size of what is in the harness
 
@@ -123,11 +125,16 @@ lint-python: dev
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin nice -n 19 go install $(GOLANGCI)
 
+# Where there is no npm, or no network, pages are looked at without it.
+axe: ## the checker of accessibility for the tests of the pages, where there is npm: 3 MB
+	@cd $(TOOLS) 2>/dev/null && echo "$(AXE_SHA256)  axe.tgz" | sha256sum --check --status 2>/dev/null || { mkdir -p $(TOOLS) && cd $(TOOLS) && command -v npm >/dev/null && \
+		mv "$$(npm pack --silent $(AXE))" axe.tgz && echo "$(AXE_SHA256)  axe.tgz" | sha256sum --check --status && tar xzf axe.tgz package/axe.min.js && mv package/axe.min.js axe.min.js; } || echo "axe is not there: accessibility is not checked"
+
 # Vet is the linter's. A program with the race detector in it waits a second at its end for what is still found, unless told otherwise:
 # the tests start some hundreds.
 test-go: export CUDA_HOME = $(CUDA)
 test-go: export GORACE = atexit_sleep_ms=50
-test-go: FOR_GO = KERNELWRIGHT_TEST_PROGRAM=$(abspath $(BIN)) KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(TRAINING) CGO_ENABLED=1
+test-go: FOR_GO = KERNELWRIGHT_TEST_PROGRAM=$(abspath $(BIN)) KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(TRAINING) KERNELWRIGHT_TEST_AXE=$(wildcard $(TOOLS)/axe.min.js) CGO_ENABLED=1
 test-go: training
 	@$(FOR_GO) go test -vet=off -timeout 20m $(PURE); pure=$$?; \
 		$(FOR_GO) go test $(RACE) -vet=off -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PURE))") && exit $$pure
@@ -200,4 +207,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test check mutants test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone test-rl training soak model-server fuzz bench clean need-go need-cxx
+.PHONY: help build demo env dev test check mutants test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone test-rl training axe soak model-server fuzz bench clean need-go need-cxx

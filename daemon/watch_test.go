@@ -15,7 +15,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Highlighting a page starts the clock of its patterns, which ends by itself within two
+// seconds.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
+}
 
 // testWait bounds what should happen at once; a test that reaches it fails.
 const testWait = 2 * time.Minute

@@ -38,6 +38,8 @@ var funcs = template.FuncMap{
 	"standing":   report.RoundStanding,
 	"counts":     report.Counts,
 	"dict":       dict,
+	"yes":        func(b *bool) bool { return b != nil && *b },
+	"head":       func(s string) string { return cleanCut(report.Clean(s), maxMessage) },
 	"steps":      report.LessonSteps,
 	"movedwords": report.LessonMoved,
 	"outcome": func(o kernelwright.LessonOutcome) string {
