@@ -51,6 +51,7 @@ type grammar struct {
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Let an agent outside be the Coder, over the Model Context Protocol."`
 	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`
 	Export     exportCmd     `cmd:"" help:"Write the kernel of a certified round to a file."`
+	Verify     verifyCmd     `cmd:"" help:"Say whether a file and its certificate belong together, and what that claims."`
 	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is missing, and what that costs."`
 	Settings   configCmd     `cmd:"" name:"config" help:"Show or check the settings."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`

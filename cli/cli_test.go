@@ -112,7 +112,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			}
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"seed": seed, "seedtasks": seedTasks, "seedslower": seedSlower, "seedbench": seedBench, "hold": hold, "lease": lease, "sql": runSQL, "alone": alone,
+			"seed": seed, "seedoperator": seedOperator, "seedtasks": seedTasks, "seedslower": seedSlower, "seedbench": seedBench, "hold": hold, "lease": lease, "sql": runSQL, "alone": alone,
 			"jsonrules": jsonRules, "serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked, "makemodel": makeModel,
 		},
 	})

@@ -15,16 +15,25 @@ import (
 type exportCmd struct {
 	ID    int64  `arg:"" name:"run" help:"Number of the run."`
 	Round *int   `help:"The certified round whose kernel it is; else the best." placeholder:"N"`
-	Out   string `help:"The file to write, which must not be there yet." placeholder:"PATH" type:"path" required:"" predictor:"file"`
+	Out   string `help:"The file to write, which must not be there yet; of a package the folder." placeholder:"PATH" type:"path" required:"" predictor:"file"`
+
+	As       string `help:"file; custom-op: an operator of torch.library; or package: a folder that pip installs." default:"file" enum:"file,custom-op,package" placeholder:"FORM"`
+	Autograd bool   `help:"Of an operator: gradients, by the reference."`
 }
 
 // Help is shown below the flags.
 func (exportCmd) Help() string {
-	return "Writes the file that was certified, byte for byte, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py."
+	return "Writes the file that was certified, byte for byte, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py. As a custom-op or a package it is an operator that torch.compile takes into its graph, with its certificate beside it: docs/your-package.md."
 }
 
 // Run writes the kernel of a certified round to a file.
 func (c exportCmd) Run(a *app) error {
+	switch {
+	case c.Autograd && c.As == asFile:
+		return usage("--autograd is for operators, and --as is file", "add --as custom-op or --as package")
+	case c.As == asCustomOp && !strings.HasSuffix(c.Out, ".py"):
+		return usage(c.Out+" is no name of a Python file", "name one that ends in .py with --out")
+	}
 	d, err := a.openRounds(c.ID)
 	if err != nil {
 		return err
@@ -32,6 +41,9 @@ func (c exportCmd) Run(a *app) error {
 	r, err := c.chosen(d.Rounds)
 	if err != nil {
 		return err
+	}
+	if c.As != asFile {
+		return c.dropIn(a, d, r)
 	}
 	text, sum, err := report.Exported(r)
 	if err != nil {

@@ -194,6 +194,7 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "history export", args: "--out " + other + "/rows.jsonl"}, {verb: "history export", args: "--out " + other, fails: fails},
 		{verb: "history sql", args: "VALUES(1)", lines: lines}, {verb: "history sql", args: "VALUES(", lines: lines, fails: fails},
 		{verb: "history search", args: "so"}, {verb: "history search", args: "--failed"}, {verb: "history search", args: "quagga", fails: fails},
+		{verb: "verify", args: reference, fails: fails},
 		{verb: "export", args: "1 --out " + filepath.Join(other, "out.py")}, {verb: "export", args: "1 --round 0 --out x", fails: fails},
 		{verb: "config show"}, {verb: "config check", fails: fails}, {verb: "config check", args: sound}, {verb: "config check", args: reference, fails: fails},
 		{verb: "baseline ls"}, {verb: "baseline remove", args: reference + " --name none", fails: fails}, {verb: "baseline add", args: reference + " none --name a", fails: fails},

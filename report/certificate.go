@@ -72,15 +72,21 @@ func Certify(d Data, file string) (certificate []byte, exported string, ok bool,
 	if d.File = file; !HandedOut(v) {
 		d.File, exported = "", ""
 	}
-	c := newCertificate(d, r, v)
+	certificate, err = encoded(newCertificate(d, r, v))
+	if err != nil {
+		return nil, "", false, fmt.Errorf("writing the certificate of run %d: %w", d.Run.ID, err)
+	}
+	return certificate, exported, true, nil
+}
+
+// encoded writes a certificate.
+func encoded(c any) ([]byte, error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
 	w.SetIndent("", "  ")
 	w.SetEscapeHTML(false) // it has commands, to be copied
-	if err := w.Encode(c); err != nil {
-		return nil, "", false, fmt.Errorf("writing the certificate of run %d: %w", d.Run.ID, err)
-	}
-	return b.Bytes(), exported, true, nil
+	err := w.Encode(c)
+	return b.Bytes(), err
 }
 
 // Exported returns the text of a certified round's file, and its SHA-256 (hex).
