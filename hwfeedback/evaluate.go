@@ -543,7 +543,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 		}
 	}
 	return evaluateBody{
-		Task:          taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
+		Task:          toTaskBody(task),
 		workplace:     e.workplace(),
 		Level:         level,
 		Precision:     e.options.Precision,
@@ -617,13 +617,6 @@ func (e *Evaluator) verdict(task kernelwright.Task, cand kernelwright.Candidate,
 		CostS:     map[string]float64{},
 		Versions:  e.Versions(),
 	}
-}
-
-func flags(f []kernelwright.TaskFlag) []kernelwright.TaskFlag {
-	if f == nil {
-		return []kernelwright.TaskFlag{} // a list on the wire, not null
-	}
-	return f
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

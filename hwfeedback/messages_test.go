@@ -32,12 +32,9 @@ var onlyOurs = map[string]string{
 
 // onlyTheirs are keys that Python reads and this side does not send.
 var onlyTheirs = map[string]string{
-	"Request.cold":            "for tests",
-	"Request.limits":          "for tests",
-	"Request.require_custom":  "for tests",
-	"Request.task.inputs":     "the floor rests on least_bytes alone",
-	"Request.task.outputs":    "the floor rests on least_bytes alone",
-	"Request.task.parameters": "the floor rests on least_bytes alone",
+	"Request.cold":           "for tests",
+	"Request.limits":         "for tests",
+	"Request.require_custom": "for tests",
 }
 
 // The structs of requests to the referee, and of the answer to evaluate, have the keys,

@@ -45,6 +45,27 @@ type taskBody struct {
 	Operations  int64                   `json:"operations"`
 	Operators   []string                `json:"operators"`
 	Flags       []kernelwright.TaskFlag `json:"flags"` // a list, not null
+	// The types decide which units can compute it, and what a state takes.
+	Inputs     []kernelwright.TensorSpec `json:"inputs"`
+	Outputs    []kernelwright.TensorSpec `json:"outputs"`
+	Parameters []kernelwright.TensorSpec `json:"parameters"`
+}
+
+// toTaskBody is a task as a request has it: lists where it has none, not null.
+func toTaskBody(t kernelwright.Task) taskBody {
+	return taskBody{
+		Fingerprint: t.Fingerprint,
+		Source:      t.Source,
+		Name:        t.Name,
+		LeastBytes:  t.LeastBytes,
+		NeededBytes: t.NeededBytes,
+		Operations:  t.Operations,
+		Operators:   append([]string{}, t.Operators...),
+		Flags:       append([]kernelwright.TaskFlag{}, t.Flags...),
+		Inputs:      append([]kernelwright.TensorSpec{}, t.Inputs...),
+		Outputs:     append([]kernelwright.TensorSpec{}, t.Outputs...),
+		Parameters:  append([]kernelwright.TensorSpec{}, t.Parameters...),
+	}
 }
 
 type candidateBody struct {

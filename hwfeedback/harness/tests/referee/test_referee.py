@@ -1051,6 +1051,7 @@ def test_the_golden_request_is_an_evaluation() -> None:
     assert (e.context.level, e.context.threads, place.sandbox) == ("quick", 2, "strict")
     assert e.program.source == "class ModelNew: ...\n"
     assert request.known.baselines == {"eager": 1}
+    assert [t.dtype for t in [*request.task.inputs, *request.task.outputs]] == ["float32"] * 2
     assert request.candidate.language == "cpp" and place.cache_dir
     assert request.rules.precision and request.timed.want_baselines and request.harness
     assert request.ceilings.memory_gbs and request.specs.model
