@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1024  # tokens whose logits are in memory at once: 200 MB at a vocabulary of 49,152
 ADAPTER = "adapter_config.json"
+ACTOR_TASK, CRITIC_TASK = "CAUSAL_LM", "TOKEN_CLS"  # as an adapter's config has it
 HEAD = "value_head.safetensors"
 VALUE_HEADS = ("score", "classifier")  # what token classifiers call theirs
 MEND = "name a folder that transformers' save_pretrained wrote, with safetensors"
@@ -186,7 +187,7 @@ def load_actor(folder: Path, lora: Lora, seed: int = 0) -> Any:
     else:
         model = _loaded(AutoModelForCausalLM, folder)
         if lora.rank > 0:
-            model = _with_adapter(model, lora, "CAUSAL_LM", seed)
+            model = _with_adapter(model, lora, ACTOR_TASK, seed)
     # Sampling is by what the trainer computes: no penalty or cut of the folder's.
     unwrapped(model).generation_config = GenerationConfig()
     return _steady(model)
@@ -199,14 +200,15 @@ def load_critic(folder: Path, lora: Lora, seed: int = 0) -> Any:
     from transformers import AutoModelForTokenClassification
 
     if (folder / ADAPTER).exists():
-        model = _adapted(AutoModelForTokenClassification, folder, num_labels=1)
-        return _steady(model)
+        if _task_of(folder) == ACTOR_TASK:
+            return _steady(_critic_of(folder))
+        return _steady(_adapted(AutoModelForTokenClassification, folder, num_labels=1))
     model = _loaded(AutoModelForTokenClassification, folder, VALUE_HEADS, num_labels=1)
     if not _is_critic(folder):
         for p in value_head(model).parameters():
             nn.init.zeros_(p)
     if lora.rank > 0:
-        model = _with_adapter(model, lora, "TOKEN_CLS", seed)
+        model = _with_adapter(model, lora, CRITIC_TASK, seed)
     return _steady(model)
 
 
@@ -344,6 +346,36 @@ def _adapted(kind: Any, folder: Path, **more: Any) -> Any:
         ) from error
 
 
+def _critic_of(folder: Path) -> Any:
+    """Returns a critic with the layers of a policy that is an adapter, and a head of zeros."""
+    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
+    from peft.utils import load_peft_weights, set_peft_model_state_dict
+    from transformers import AutoModelForTokenClassification
+
+    base = _loaded(AutoModelForTokenClassification, _base_of(folder), VALUE_HEADS, num_labels=1)
+    for p in value_head(base).parameters():
+        nn.init.zeros_(p)
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+        config.task_type, config.inference_mode = CRITIC_TASK, False
+        config.exclude_modules = list(VALUE_HEADS)
+        model = get_peft_model(base, config)
+        layers = load_peft_weights(str(folder), device="cpu")
+        set_peft_model_state_dict(model, {**get_peft_model_state_dict(model), **layers})
+        return model
+    except Exception as error:
+        raise BadInput(
+            f"the adapter in {folder} cannot be loaded: {first_line(error)}", MEND
+        ) from error
+
+
+def _task_of(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / ADAPTER).read_text()).get("task_type"))
+    except (OSError, ValueError, AttributeError):
+        return ""  # what loads it says why
+
+
 def _base_of(folder: Path) -> Path:
     try:
         base = Path(json.loads((folder / ADAPTER).read_text())["base_model_name_or_path"])
@@ -371,7 +403,7 @@ def _with_adapter(model: Any, lora: Lora, task: str, seed: int) -> Any:
             task_type=task,
             lora_dropout=0.0,
             # A value head is trained as it is.
-            exclude_modules=list(VALUE_HEADS) if task == "TOKEN_CLS" else None,
+            exclude_modules=list(VALUE_HEADS) if task == CRITIC_TASK else None,
         )
         return get_peft_model(model, config)
 

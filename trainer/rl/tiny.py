@@ -20,7 +20,7 @@ from rl.settings import require
 STEP = 16  # between widths
 HEAD = 48  # about how wide a head is: on a CPU many narrow ones cost more, and learn no better
 # No token reaches beyond one of these, but for lines that many texts have.
-PIECES = r"\d+|\n *| ?[A-Za-z_]+|[^\n\dA-Za-z_]+"
+PIECES = r"\d|\n *| ?[A-Za-z_]+|[^\n\dA-Za-z_]+"
 SHARED = 0.1  # of the texts have a line that is one token
 END, BEGIN, PAD = "<|im_end|>", "<|im_start|>", "<|pad|>"
 TEMPLATE = (
@@ -46,7 +46,7 @@ class Settings:
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     """Returns a byte-level BPE tokenizer with at most ``vocabulary`` tokens: any text goes through
-    it and comes back as it was. A token holds a word or a number at most, so that names and sizes
+    it and comes back as it was. A token holds a word or one digit at most, so that names and sizes
     can be copied, but for lines that many texts have: these are what is always written, and a token
     each, which halves what a small model reads and writes.
     """

@@ -160,6 +160,31 @@ def test_an_adapter_is_trained_saved_and_loaded(base: Path, tmp_path: Path) -> N
     assert not torch.allclose(plain, expected, atol=1e-3)
 
 
+def test_a_critic_begins_with_the_layers_of_a_policy_that_is_an_adapter(
+    base: Path, tmp_path: Path
+) -> None:
+    model = policy.load_actor(base, Lora(rank=4), seed=3)
+    for n, p in model.named_parameters():
+        if "lora_B" in n:  # else it were the base
+            torch.nn.init.normal_(p)
+    policy.save(model, policy.load_tokenizer(base), tmp_path / "adapter")
+    begun = policy.load_critic(tmp_path / "adapter", Lora(rank=4))
+    critic = policy.Critic(begun)
+    assert said(critic, some_rows(), 1000, False).abs().max() == 0
+    trained = {n for n, p in critic.named_parameters() if p.requires_grad}
+    assert any("lora" in n for n in trained) and any("score" in n for n in trained)
+    layers = {n: p for n, p in begun.named_parameters() if "lora" in n}
+    of_policy = {n: p for n, p in model.named_parameters() if "lora" in n}
+    assert all(torch.equal(layers[n], of_policy[n]) for n in of_policy)
+    for p in critic.parameters():
+        if p.requires_grad:
+            p.data.normal_(std=0.1)
+    expected = said(critic, some_rows(), 1000, False)
+    policy.save(begun, policy.load_tokenizer(base), tmp_path / "critic")
+    again = policy.Critic(policy.load_critic(tmp_path / "critic", Lora(rank=4)))
+    assert torch.equal(said(again, some_rows(), 1000, False), expected)
+
+
 def test_an_adapter_whose_base_is_gone_is_named(base: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(base, moved)
