@@ -22,7 +22,7 @@ func newTestQueue(t *testing.T) (*queue, *hardware, chan struct{}) {
 func newQueueOf(t *testing.T, atOnce int) (*queue, *hardware, chan struct{}) {
 	t.Helper()
 	q, hold := newQueue(atOnce), make(chan struct{})
-	h := &hardware{evaluated: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000), hold: hold}
+	h := &hardware{evaluated: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000), hold: hold, atOnce: atOnce}
 	ctx, stop := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
 	for range atOnce {
