@@ -95,7 +95,8 @@ func (c auditCmd) run(a *app) (err error) {
 	t := &auditTeller{app: a, show: show, of: len(set.Pairs), in: report.Audit{Audit: known}}
 	run := &audit.Run{Audit: known, Set: set, Record: auditRecord{r.store, known, time.Now().UnixMilli()}, Begun: t.begun, Yield: t.pair}
 	for _, e := range es {
-		run.Devices = append(run.Devices, auditDevice{bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}, e})
+		d := auditDevice{bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}, e}
+		run.Devices = append(run.Devices, slices.Repeat([]audit.Device{d}, r.config.Evaluation.AtOnce)...) // each has pairs of its own
 	}
 	return r.tellAudit(a, known, c.Out, t, c.finish(a.ctx, r, run))
 }

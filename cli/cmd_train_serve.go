@@ -212,5 +212,6 @@ func (t *trained) options() (episodes.Options, error) {
 	s.React = forge.ReactSettings{Turns: c.React.Turns, ContextTokens: c.React.ContextTokens}
 	return episodes.Options{
 		Store: r.store, Hardware: t.hardware, Judge: by.judge, Prompts: by.prompts, Skills: by.skills, Form: coder.Form(cast.form), Settings: s, Log: r.log,
+		AtOnce: c.Evaluation.AtOnce,
 	}, nil
 }

@@ -62,7 +62,7 @@ const mostVerifiers = 4
 func (t *trained) verifiers(ctx context.Context) (found []teach.Hardware, shut func() error, err error) {
 	r := t.room
 	o := r.options(func(stage, note string) { r.log.Debug(stage, "note", note) })
-	o.StrictInputs = true
+	o.StrictInputs, o.AtOnce = true, 1 // there are several of them
 	var opened []*hwfeedback.Evaluator
 	shut = func() error { return closeAll(opened) }
 	leases := hwfeedback.Shared(r.leases())

@@ -177,6 +177,7 @@ func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 		CustomCode:     c.Evaluation.CustomCode,
 		CertifyTime:    c.Evaluation.CertifyTime.Std(),
 		InspectTimeout: c.Evaluation.InspectTimeout.Std(),
+		AtOnce:         c.Evaluation.AtOnce,
 		Log:            r.log,
 		Progress:       progress,
 		Named:          r.named,

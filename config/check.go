@@ -37,6 +37,7 @@ const (
 	maxThreads  = 4096
 	maxRounds   = 10000
 	maxMS       = 60 * 60 * 1000
+	maxAtOnce   = 64
 	maxDuration = 30 * 24 * time.Hour
 )
 
@@ -182,6 +183,9 @@ func check(c Config, origins Origins, errs *errorList) {
 	lasting("evaluation.timeout", c.Evaluation.Timeout)
 	lasting("evaluation.certify_time", c.Evaluation.CertifyTime)
 	lasting("evaluation.inspect_timeout", c.Evaluation.InspectTimeout)
+	if n := c.Evaluation.AtOnce; n < 1 || n > maxAtOnce {
+		fail("evaluation.at_once", fmt.Sprintf("is %d", n), fmt.Sprintf("it takes a whole number from 1 (one after the other) to %d", maxAtOnce))
+	}
 	if w := c.Evaluation.KeepWarm.Std(); w < 0 || w > 24*time.Hour {
 		fail("evaluation.keep_warm", fmt.Sprintf("is %v", c.Evaluation.KeepWarm), `it takes a time up to "24h", and "0s" for not at all`)
 	}

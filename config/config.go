@@ -177,6 +177,7 @@ type Evaluation struct {
 	StrictInputs   bool     `toml:"strict_inputs" json:"strict_inputs"`
 	CustomCode     string   `toml:"custom_code" json:"custom_code"`
 	Profile        bool     `toml:"profile" json:"profile"`
+	AtOnce         int      `toml:"at_once" json:"at_once"`
 	KeepWarm       Duration `toml:"keep_warm" json:"keep_warm"`
 }
 

@@ -88,8 +88,9 @@ func leasesBelow(root string) string {
 
 const (
 	// leaseWaitWorthTelling is when a wait is reported. A killed worker takes
-	// some milliseconds to go, and those that an evaluation starts for the next one
-	// some seconds to come: nobody needs to hear of that.
+	// some milliseconds to go, those that an evaluation starts for the next one
+	// some seconds to come, and candidates that are verified at once wait for each
+	// other: nobody needs to hear of that.
 	leaseWaitWorthTelling    = time.Second / 2
 	ownLeaseWaitWorthTelling = 10 * time.Second
 )
@@ -125,7 +126,7 @@ func (h holder) ended() bool { return h.Released && h.PID == os.Getpid() }
 
 // worthTelling is how long one waits for this holder before anybody is told.
 func (h holder) worthTelling() time.Duration {
-	if h.ended() {
+	if h.PID == os.Getpid() {
 		return ownLeaseWaitWorthTelling
 	}
 	return leaseWaitWorthTelling

@@ -57,14 +57,15 @@ type Options struct {
 	Form     coder.Form
 	// Settings are what a request leaves open, of every strategy.
 	Settings forge.Settings
+	AtOnce   int           // batches that the hardware evaluates at once; 0: 1
 	MaxOpen  int           // 0: DefaultMaxOpen
 	Expiry   time.Duration // of a call that nobody answers, where a request says nothing; 0: DefaultExpiry
 	Log      *slog.Logger  // may be nil
 	Now      func() time.Time
 }
 
-// Episodes are those of one server. It owns a goroutine that evaluates, one that ends
-// what expired, and two for each episode that is open.
+// Episodes are those of one server. It owns a goroutine for each batch that may be
+// evaluated at once, one that ends what expired, and two for each episode that is open.
 type Episodes struct {
 	o      Options
 	queue  *queue
@@ -103,6 +104,7 @@ func (e *GoneError) Error() string {
 // New begins to take episodes. What the store has open was lost with an earlier
 // process: nobody else may have episodes in it.
 func New(ctx context.Context, o Options) (*Episodes, error) {
+	o.AtOnce = max(o.AtOnce, 1)
 	if o.MaxOpen == 0 {
 		o.MaxOpen = DefaultMaxOpen
 	}
@@ -122,11 +124,13 @@ func New(ctx context.Context, o Options) (*Episodes, error) {
 	if lost > 0 {
 		o.Log.Warn("episodes were open when the last server ended, and are lost", "episodes", lost)
 	}
-	e := &Episodes{o: o, queue: newQueue(), known: map[int64]*episode{}, opening: make(chan struct{}, 1), large: make(chan struct{}, maxLarge)}
+	e := &Episodes{o: o, queue: newQueue(o.AtOnce), known: map[int64]*episode{}, opening: make(chan struct{}, 1), large: make(chan struct{}, maxLarge)}
 	e.stats = Stats{SinceMS: o.Now().UnixMilli(), Rewards: map[int]int64{}}
 	e.opening <- struct{}{}
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	e.all.Go(func() { e.queue.run(e.ctx) })
+	for range o.AtOnce {
+		e.all.Go(func() { e.queue.run(e.ctx) })
+	}
 	e.all.Go(e.watch)
 	return e, nil
 }

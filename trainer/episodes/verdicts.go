@@ -56,7 +56,7 @@ type workKey struct {
 // task, oldest first; what several ask for at once only once; and what is
 // remembered before its turn. What tells no reward is measured once more.
 type queue struct {
-	device chan struct{} // has a token while nobody uses the device
+	device chan struct{} // has a token for each more batch that it takes at once
 
 	mu      sync.Mutex
 	waiting []*work           // oldest first
@@ -67,12 +67,14 @@ type queue struct {
 	stats   VerdictStats
 }
 
-func newQueue() *queue {
+func newQueue(atOnce int) *queue {
 	q := &queue{
-		device: make(chan struct{}, 1), more: make(chan struct{}, 1), flying: map[workKey]*work{},
+		device: make(chan struct{}, atOnce), more: make(chan struct{}, 1), flying: map[workKey]*work{},
 		tasks: map[string]kernelwright.Task{}, reading: map[string]chan struct{}{},
 	}
-	q.device <- struct{}{}
+	for range atOnce {
+		q.device <- struct{}{}
+	}
 	return q
 }
 
@@ -88,7 +90,7 @@ func (q *queue) take(ctx context.Context) error {
 
 func (q *queue) give() { q.device <- struct{}{} }
 
-// run evaluates what is asked for until ctx is done.
+// run evaluates what is asked for until ctx is done: one of as many as take batches at once.
 func (q *queue) run(ctx context.Context) {
 	for {
 		select {
@@ -129,6 +131,9 @@ func (q *queue) next() (batch []*work) {
 	q.waiting = rest
 	if len(batch) > 0 {
 		q.stats.Batches++
+	}
+	if len(rest) > 0 {
+		q.wake() // who takes another batch meanwhile
 	}
 	return batch
 }
@@ -224,11 +229,16 @@ func (q *queue) join(h Hardware, t kernelwright.Task, c kernelwright.Candidate) 
 	w := &work{key: key, hardware: h, task: t, candidate: c, waiters: 1, done: make(chan struct{})}
 	q.flying[key] = w
 	q.waiting = append(q.waiting, w)
+	q.wake()
+	return w
+}
+
+// wake has somebody look whether something waits.
+func (q *queue) wake() {
 	select {
 	case q.more <- struct{}{}:
 	default:
 	}
-	return w
 }
 
 // leave gives work up; what nobody asks for any more leaves the queue.

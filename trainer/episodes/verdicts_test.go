@@ -15,12 +15,20 @@ import (
 // newTestQueue is a queue that works, with its hardware held up.
 func newTestQueue(t *testing.T) (*queue, *hardware, chan struct{}) {
 	t.Helper()
-	q, hold := newQueue(), make(chan struct{})
-	h := &hardware{evaluated: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000), hold: hold}
+	return newQueueOf(t, 1)
+}
+
+// newQueueOf is newTestQueue of one that takes so many batches at once.
+func newQueueOf(t *testing.T, atOnce int) (*queue, *hardware, chan struct{}) {
+	t.Helper()
+	q, hold := newQueue(atOnce), make(chan struct{})
+	h := &hardware{evaluated: map[string]int{}, known: map[string]kw.Verdict{}, held: make(chan struct{}, 1000), hold: hold, atOnce: atOnce}
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); q.run(ctx) }()
-	t.Cleanup(func() { stop(); <-ended })
+	var ended sync.WaitGroup
+	for range atOnce {
+		ended.Go(func() { q.run(ctx) })
+	}
+	t.Cleanup(func() { stop(); ended.Wait() })
 	return q, h, hold
 }
 
@@ -73,6 +81,27 @@ func TestBatches(t *testing.T) {
 	all.Wait()
 	s := q.counted()
 	if s.Asked != 21 || s.Joined != 1 || s.Cached != 1 || s.Failed != 1 || s.Measured != 18 || s.Waiting != 0 || s.HitRate != 2.0/21 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Hardware that evaluates several at once is given batches of several tasks.
+func TestBatchesAtOnce(t *testing.T) {
+	q, h, hold := newQueueOf(t, 2)
+	var all sync.WaitGroup
+	for _, task := range []string{"a", "b", "c"} {
+		ask(t, q, h, task, task+"0", &all, kw.Correct)
+	}
+	<-h.held
+	<-h.held // before anything was evaluated
+	select {
+	case <-h.held:
+		t.Error("three batches at once")
+	default:
+	}
+	close(hold)
+	all.Wait()
+	if s := q.counted(); s.Measured != 3 || s.Batches != 3 || s.Waiting != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hardware evaluates by what a text says, one at a time, and remembers.
+// hardware evaluates by what a text says, so many at a time, and remembers.
 type hardware struct {
 	mu        sync.Mutex
 	evaluated map[string]int // by source
@@ -36,7 +36,8 @@ type hardware struct {
 	known     map[string]kw.Verdict
 	hold      chan struct{} // nil: nobody is held up
 	held      chan struct{} // one for each that is
-	busy      bool
+	busy      int
+	atOnce    int // 0: 1
 	read      int
 }
 
@@ -58,18 +59,17 @@ func (h *hardware) Inspect(_ context.Context, name, source string) (kw.Task, err
 	return kw.Task{Fingerprint: kw.HashText(source), Name: name, Source: source}, nil
 }
 
-// use fails where two use the device at once.
+// use fails where more use the device at once than may.
 func (h *hardware) use() func() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.busy {
-		panic("two use the device at once")
+	if h.busy++; h.busy > max(h.atOnce, 1) {
+		panic(fmt.Sprintf("%d use the device at once", h.busy))
 	}
-	h.busy = true
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.busy = false
+		h.busy--
 	}
 }
 
