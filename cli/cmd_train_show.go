@@ -192,7 +192,9 @@ func printStages(a *app, stages []store.Stage) error {
 			if first == nil {
 				first = h
 			}
-			last = h
+			if s.Stage != pipeline.GateStage { // it has other tasks, and more answers
+				last = h
+			}
 		}
 		rows = append(rows, row)
 		if s.Reason != "" {
