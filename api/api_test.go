@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -356,6 +357,47 @@ func TestTags(t *testing.T) {
 	}
 	if r, _ := w.ask("GET", "/api/v1/runs", "", "If-None-Match", tag); r.StatusCode != 200 || r.Header.Get("ETag") == tag {
 		t.Error(r.Status)
+	}
+}
+
+// Metrics have the form and the names that Prometheus asks for: each has a help and a
+// type before it, counters and nothing else end in _total, and units are base units.
+func TestMetricsHaveTheFieldsNames(t *testing.T) {
+	w := newWorld(t, nil)
+	r, body := w.ask("GET", "/metrics", "")
+	if r.StatusCode != 200 || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
+		t.Error(r.Status, r.Header)
+	}
+	kinds, helps, samples := map[string]string{}, map[string]bool{}, 0
+	sample := regexp.MustCompile(`^([a-z][a-z0-9_]*)(\{[a-z_]+="[^"]*"\})? (-?[0-9.e+]+)$`)
+	for line := range strings.Lines(body) {
+		line = strings.TrimSuffix(line, "\n")
+		words := strings.SplitN(line, " ", 4)
+		switch {
+		case strings.HasPrefix(line, "# HELP "):
+			if helps[words[2]] || len(words) < 4 || !strings.HasSuffix(line, ".") {
+				t.Errorf("%q", line)
+			}
+			helps[words[2]] = true
+		case strings.HasPrefix(line, "# TYPE "):
+			if !helps[words[2]] || kinds[words[2]] != "" {
+				t.Errorf("%q comes before its help, or twice", line)
+			}
+			kinds[words[2]] = words[3]
+		default:
+			found := sample.FindStringSubmatch(line)
+			if found == nil || kinds[found[1]] == "" {
+				t.Fatalf("%q", line)
+			}
+			samples++
+			name := found[1]
+			if (kinds[name] == "counter") != strings.HasSuffix(name, "_total") || regexp.MustCompile(`_(ms|milliseconds|kb|mb|percent|count|gauge)(_|$)`).MatchString(name) {
+				t.Errorf("a %s is called %s", kinds[name], name)
+			}
+		}
+	}
+	if samples < 15 || kinds["process_cpu_seconds_total"] != "counter" {
+		t.Errorf("%d samples: %v", samples, kinds)
 	}
 }
 

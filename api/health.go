@@ -5,9 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -88,7 +93,42 @@ func (a *API) exposition(c store.Counts) string {
 	fmt.Fprintf(&b, "kernelwright_event_listeners %d\n", listeners)
 	family("kernelwright_event_listeners_dropped_total", "counter", "Listeners that read too slowly.")
 	fmt.Fprintf(&b, "kernelwright_event_listeners_dropped_total %d\n", dropped)
+	for _, m := range process() {
+		family(m.name, m.kind, m.help)
+		fmt.Fprintf(&b, "%s %s\n", m.name, strconv.FormatFloat(m.value, 'g', -1, 64))
+	}
 	family("kernelwright_http_requests_total", "counter", "Requests to this API.")
 	fmt.Fprintf(&b, "kernelwright_http_requests_total %d\n", a.counts.requests.Load())
 	return b.String()
+}
+
+// measured is a metric without labels.
+type measured struct {
+	name, kind, help string
+	value            float64
+}
+
+// begun is when this process began, nearly.
+var begun = time.Now()
+
+// process is what is known of this process, by the names that all exporters give:
+// prometheus.io/docs/instrumenting/writing_clientlibs.
+func process() []measured {
+	all := []measured{
+		{"go_goroutines", "gauge", "Goroutines of the daemon.", float64(runtime.NumGoroutine())},
+		{"process_start_time_seconds", "gauge", "When the daemon began, since 1970.", float64(begun.UnixMilli()) / 1000},
+	}
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err == nil {
+		seconds := time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds()
+		all = append(all, measured{"process_cpu_seconds_total", "counter", "Processor time of the daemon, without its workers.", seconds})
+	}
+	if text, err := os.ReadFile("/proc/self/statm"); err == nil { // proc(5): pages
+		if fields := strings.Fields(string(text)); len(fields) > 1 {
+			if pages, err := strconv.ParseFloat(fields[1], 64); err == nil {
+				all = append(all, measured{"process_resident_memory_bytes", "gauge", "Memory of the daemon, without its workers.", pages * float64(os.Getpagesize())})
+			}
+		}
+	}
+	return all
 }

@@ -214,6 +214,8 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "policy ls", lines: lines}, {verb: "policy show", args: "v1"}, {verb: "policy show", fails: fails}, {verb: "policy add", args: other, fails: fails},
 		{verb: "policy gate", args: "v9", fails: fails}, {verb: "policy promote", args: "v9", fails: fails}, {verb: "policy rollback", fails: fails}, {verb: "policy serve", args: "v1 --listen 0.0.0.0:0", fails: fails},
 		{verb: "policy export", args: "v9 --out " + other + "/policy", fails: fails}, {verb: "policy rm", args: "v9", fails: fails},
+		{verb: "queue ls"}, {verb: "queue pause"}, {verb: "queue resume"}, {verb: "queue pause", args: "9", fails: fails}, {verb: "queue priority", args: "1 3", fails: fails},
+		{verb: "queue cancel", args: "1", fails: fails}, {verb: "queue retry", args: "1", fails: fails}, {verb: "queue ls", args: "--limit 0", fails: fails},
 		{verb: "train tasks import", args: other + "/none", fails: fails}, {verb: "train tasks make", args: "--name /", fails: fails},
 	}
 	var g grammar

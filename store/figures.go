@@ -65,15 +65,33 @@ func (s *Store) Figures(ctx context.Context, f FiguresFilter) ([]Figures, error)
 	if f.Language != "" {
 		narrow("r.language = ?", f.Language)
 	}
-	if f.Status != "" {
-		narrow("coalesce(c.status, v.status) = ?", f.Status)
+	const certificates = `certificates e ON e.run = r.run AND e.idx = r.idx`
+	from, by := `rounds r LEFT JOIN `+certificates, "r"
+	switch narrowed := f.Language != "" || f.DeviceKey != ""; {
+	case f.Certified && narrowed: // their indexes are of rounds, in the order of the list
+		from = `rounds r CROSS JOIN ` + certificates
+	case f.Certified:
+		from, by = `certificates e CROSS JOIN rounds r ON r.run = e.run AND r.idx = e.idx`, "e"
 	}
-	from := `rounds r LEFT JOIN certificates e ON e.run = r.run AND e.idx = r.idx`
 	if f.Certified {
-		from = `certificates e CROSS JOIN rounds r ON r.run = e.run AND r.idx = e.idx`
 		where = append(where, `r.standing = 2`)
 	}
-	by := map[bool]string{true: "e", false: "r"}[f.Certified]
+	if f.Status != "" {
+		if f.Certified && f.Status != kernelwright.Certified {
+			return nil, nil
+		}
+		narrow("coalesce(c.status, v.status) = ?", f.Status)
+		rare, err := s.rareVerdicts(ctx, f.Status)
+		if err != nil {
+			return nil, err
+		}
+		if rare && !f.Certified { // from them to their rounds; else from the newest round on
+			const those = `IN (SELECT id FROM verdicts WHERE status = ?)`
+			from = `(SELECT run, idx FROM rounds WHERE verdict ` + those + ` UNION SELECT run, idx FROM certificates WHERE verdict ` + those + `) q
+				CROSS JOIN rounds r ON r.run = q.run AND r.idx = q.idx LEFT JOIN ` + certificates
+			args = append([]any{f.Status, f.Status}, args...)
+		}
+	}
 	if f.BeforeRun != 0 {
 		narrow("("+by+".run, "+by+".idx) < (?, ?)", f.BeforeRun, f.BeforeRound)
 	}
@@ -109,6 +127,15 @@ func scanFigures(r *sql.Rows) (g Figures, err error) {
 		g.Status, g.Reason, g.Level, g.CandidateMS, g.Speedup, g.Headroom = counts.Status, counts.Reason, counts.Level, counts.CandidateMS, counts.Speedup, counts.Headroom
 	}
 	return g, err
+}
+
+// fewVerdicts are so few that looking at all of them is quicker than looking for them.
+const fewVerdicts = 5000
+
+// rareVerdicts reports whether few verdicts have a status.
+func (s *Store) rareVerdicts(ctx context.Context, status kernelwright.Status) (rare bool, err error) {
+	err = s.read.QueryRowContext(ctx, `SELECT count(*) <= ?2 FROM (SELECT 1 FROM verdicts WHERE status = ?1 LIMIT ?2 + 1)`, status, fewVerdicts).Scan(&rare)
+	return rare, err
 }
 
 // Counts is how much there is of what.

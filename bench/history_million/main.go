@@ -145,7 +145,10 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 		}
 		fmt.Println(line)
 	}
-	return record(ctx, db, s, newest[0].ID)
+	if err := record(ctx, db, s, newest[0].ID); err != nil {
+		return err
+	}
+	return requests(ctx, db, s, newest[0].ID)
 }
 
 // within asks the open store what a command asks it.

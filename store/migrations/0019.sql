@@ -9,3 +9,9 @@ CREATE TABLE events (
 CREATE TABLE holds (
   run INTEGER PRIMARY KEY, wanted TEXT NOT NULL, row_digest BLOB
 );
+
+-- What lists are narrowed by, each in the order of the list.
+CREATE INDEX runs_device ON runs(device_key, id);
+CREATE INDEX rounds_language ON rounds(language);
+CREATE INDEX rounds_device ON rounds(device_key);
+CREATE INDEX verdicts_status ON verdicts(status);
