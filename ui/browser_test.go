@@ -158,9 +158,9 @@ func (b *browser) screen(width int64, dark bool) {
 // picture writes how a page looks.
 func (b *browser) picture(dir, name string) {
 	b.t.Helper()
-	image, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	image, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(62))
 	b.check(err)
-	b.check(os.WriteFile(filepath.Join(dir, name+".png"), image, 0o600))
+	b.check(os.WriteFile(filepath.Join(dir, name+".jpg"), image, 0o600))
 }
 
 // shownPages are those whose look differs: the rest are the same templates.
