@@ -151,16 +151,16 @@ func (b *browser) screen(width int64, dark bool) {
 	scheme := map[bool]string{false: "light", true: "dark"}[dark]
 	_, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 500})
 	b.check(err)
-	_, err = chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	_, err = chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}) //nolint:misspell // CSS says so
 	b.check(err)
 }
 
 // picture writes how a page looks.
 func (b *browser) picture(dir, name string) {
 	b.t.Helper()
-	image, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	image, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(62))
 	b.check(err)
-	b.check(os.WriteFile(filepath.Join(dir, name+".png"), image, 0o600))
+	b.check(os.WriteFile(filepath.Join(dir, name+".jpg"), image, 0o600))
 }
 
 // shownPages are those whose look differs: the rest are the same templates.

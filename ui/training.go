@@ -416,8 +416,9 @@ func (u *UI) lineage(ctx context.Context, p store.Policy) (way []policyRow, from
 	for {
 		way = append(way, policyRow{Policy: p})
 		from = p.Base
-		version, err := strconv.ParseInt(strings.TrimPrefix(p.Base, "v"), 10, 64)
-		if err != nil || !strings.HasPrefix(p.Base, "v") || slices.ContainsFunc(way, func(w policyRow) bool { return w.Version == version }) {
+		name, isPolicy := strings.CutPrefix(p.Base, "v")
+		version, noNumber := strconv.ParseInt(name, 10, 64)
+		if !isPolicy || noNumber != nil || slices.ContainsFunc(way, func(w policyRow) bool { return w.Version == version }) {
 			break
 		}
 		if p, err = u.o.Store.Policy(ctx, version); errors.Is(err, store.ErrNotFound) {
