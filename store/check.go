@@ -265,7 +265,7 @@ func (e *Examination) readTexts(ctx context.Context, db *examined, progress func
 		var id, size int64
 		var hash, body []byte
 		err := rows.Scan(&id, &hash, &size, &body) // a damaged row's may be of other types
-		if err == nil && !(gone[id] && len(body) == 0 && len(hash) == sha256.Size) {
+		if recorded := gone[id] && len(body) == 0 && len(hash) == sha256.Size; err == nil && !recorded {
 			err = db.whole(hash, size, body)
 		}
 		if err != nil {

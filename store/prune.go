@@ -43,7 +43,7 @@ var prunable = map[string]string{
 // oldRuns is the runs that ended before ?1 and that nothing is learned from: no episode
 // that is open or done, no run of a model with a certified kernel, which is a trajectory
 // to train on (package daydata).
-const oldRuns = `old(run) AS MATERIALIZED (SELECT id FROM runs u WHERE status IN ('done', 'invalid', 'declined', 'failed') AND finished > 0 AND finished < ?1
+const oldRuns = `old(run) AS (SELECT id FROM runs u WHERE status IN ('done', 'invalid', 'declined', 'failed') AND finished > 0 AND finished < ?1
 	AND id NOT IN (SELECT run FROM episodes WHERE status IN ('open', 'done'))
 	AND NOT (instr(coder, ':') > 0 AND EXISTS (SELECT 1 FROM rounds b WHERE b.run = u.id AND b.standing = 2)))`
 
@@ -72,8 +72,8 @@ func pruneQuery(ctx context.Context, q querier) (string, error) {
 	}
 	return `WITH RECURSIVE ` + oldRuns + `,
 	spoken(turn) AS (SELECT turn FROM calls WHERE turn IS NOT NULL AND (run IS NULL OR run NOT IN old) UNION SELECT before FROM turns JOIN spoken ON turns.id = spoken.turn WHERE before IS NOT NULL),
-	kept(text) AS MATERIALIZED (` + strings.Join(kept, "\nUNION ") + `),
-	gone(text) AS MATERIALIZED (SELECT candidate FROM rounds WHERE run IN old UNION SELECT text FROM turns WHERE run IN old
+	kept(text) AS (` + strings.Join(kept, "\nUNION ") + `),
+	gone(text) AS (SELECT candidate FROM rounds WHERE run IN old UNION SELECT text FROM turns WHERE run IN old
 		UNION SELECT text FROM calls WHERE run IN old UNION SELECT reasoning FROM calls WHERE run IN old)
 	SELECT id, length(body) FROM texts WHERE size >= ?2 AND length(body) > 0 AND id IN gone AND id NOT IN kept ORDER BY id LIMIT ?3`, nil
 }
