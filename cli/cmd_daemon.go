@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/api"
@@ -145,7 +146,13 @@ func (c daemonCmd) watch(a *app) (err error) {
 	defer context.AfterFunc(a.ctx, func() {
 		r.log.Info("stopping: rounds in progress are finished; a second interrupt stops at once", "for_at_most", r.config.Daemon.Grace)
 	})()
+	ctx, stop := context.WithCancel(a.ctx)
+	tick := time.NewTicker(24 * time.Hour)
+	defer tick.Stop()
+	pruned := r.pruneDaily(ctx, tick.C)
 	failed := d.Run(a.ctx)
+	stop()
+	pruned()
 	var untaken *daemon.UntakenError
 	var refused *daemon.RefusedError
 	switch {

@@ -35,6 +35,10 @@ type historyCmd struct {
 	Search  historySearchCmd  `cmd:"" help:"Search references, candidates, verdicts, reasons, feedback and what was said to models; list rounds by status."`
 	Costs   historyCostsCmd   `cmd:"" help:"Say what was spent on language models, by day and model."`
 	Export  historyExportCmd  `cmd:"" help:"Write trajectories as a dataset, or references and kernels as KernelBench has them."`
+	Stats   historyStatsCmd   `cmd:"" help:"Say how much there is, and what room it takes."`
+	Prune   historyPruneCmd   `cmd:"" help:"Drop large texts of old rounds."`
+	Backup  historyBackupCmd  `cmd:"" help:"Write the record as it is now to a file, while others write to it."`
+	Restore historyRestoreCmd `cmd:"" help:"Put a backup in the place of the record, which is kept."`
 	SQL     historySQLCmd     `cmd:"" name:"sql" help:"Answer a query in SQL over views of the record."`
 }
 

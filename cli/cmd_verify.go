@@ -135,7 +135,7 @@ func (c verifyCmd) tell(a *app, held report.Held, at string, problems []string) 
 		return a.printLast(map[string]any{
 			"belongs": failed == nil, "path": a.shown(c.Path), "certificate": a.shown(at), "form": form, "kernel_sha256": held.SHA256, "problems": append([]string{}, problems...),
 			"claims": claims{
-				held.Says, held.On, held.Issued, held.CandidateMS, held.Baselines, held.Speedup, held.Right, held.OtherSizes, held.Assumes, held.Flags, held.Notes, held.Certificate.Kernelwright,
+				held.Says, held.On, held.Issued, held.CandidateMS, held.Baselines, held.Speedup, held.Right, held.OtherSizes, held.Assumes, held.Flags, held.Notes, held.Kernelwright,
 			},
 		}, failed)
 	}
@@ -150,7 +150,7 @@ func (c verifyCmd) tell(a *app, held report.Held, at string, problems []string) 
 	}
 	fmt.Fprintf(&b, "the certificate claims:\n")
 	for _, f := range []struct{ name, value string }{
-		{"says", held.Says}, {"device", held.On}, {"issued", held.Issued}, {"correct", held.Right}, {"sizes", held.OtherSizes}, {"kernel", held.SHA256}, {"version", held.Certificate.Kernelwright},
+		{"says", held.Says}, {"device", held.On}, {"issued", held.Issued}, {"correct", held.Right}, {"sizes", held.OtherSizes}, {"kernel", held.SHA256}, {"version", held.Kernelwright},
 	} {
 		if f.value != "" {
 			fmt.Fprintf(&b, "  %-8s %s\n", f.name, report.Line(f.value))

@@ -191,6 +191,7 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "history bench"}, {verb: "history bench", args: "4", fails: fails},
 		{verb: "history replay", args: "1", fails: fails},
 		{verb: "history check"}, {verb: "history lessons"}, {verb: "history costs"},
+		{verb: "history stats"}, {verb: "history prune", args: "--days 30"}, {verb: "history prune", fails: fails}, {verb: "history backup", args: other + "/copy.db"}, {verb: "history restore", args: other + "/none.db", fails: fails},
 		{verb: "history export", args: "--out " + other + "/rows.jsonl"}, {verb: "history export", args: "--out " + other, fails: fails},
 		{verb: "history sql", args: "VALUES(1)", lines: lines}, {verb: "history sql", args: "VALUES(", lines: lines, fails: fails},
 		{verb: "history search", args: "so"}, {verb: "history search", args: "--failed"}, {verb: "history search", args: "quagga", fails: fails},

@@ -225,6 +225,9 @@ func check(c Config, origins Origins, errs *errorList) {
 
 	checkSchedule(c, fail)
 
+	between("retention.days", c.Retention.Days, 0, 36500)
+	between("retention.least_bytes", c.Retention.LeastBytes, 0, 1<<30)
+
 	lasting("daemon.grace", c.Daemon.Grace)
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)
 	if c.HTTP.Listen != "" {

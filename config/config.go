@@ -48,6 +48,7 @@ type Config struct {
 	Training   Training   `toml:"training" json:"training"`
 	Daemon     Daemon     `toml:"daemon" json:"daemon"`
 	HTTP       HTTP       `toml:"http" json:"http"`
+	Retention  Retention  `toml:"retention" json:"retention"`
 	Log        Log        `toml:"log" json:"log"`
 }
 
@@ -59,6 +60,12 @@ type Watch struct {
 	DebounceMS int      `toml:"debounce_ms" json:"debounce_ms"`
 	PollMS     int      `toml:"poll_ms" json:"poll_ms"`
 	OutputDir  string   `toml:"output_dir" json:"output_dir"`
+}
+
+// Retention says which texts of old rounds the daemon drops once a day.
+type Retention struct {
+	Days       int `toml:"days" json:"days"` // 0: none
+	LeastBytes int `toml:"least_bytes" json:"least_bytes"`
 }
 
 // Rounds bounds a run.

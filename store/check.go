@@ -67,6 +67,7 @@ var tables = []struct {
 	{name: "gates", key: "id", versions: gates}, {name: "gate_tasks", key: "gate", versions: gates}, {name: "gate_outcomes", key: "gate", versions: gates},
 	{name: "pipelines", key: "id", versions: stages}, {name: "stages", key: "pipeline", versions: stages},
 	{name: "holds", key: "run", versions: holds},
+	{name: "prunings", key: "text", versions: prunings},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -92,6 +93,7 @@ var (
 	gates     = versions{since: 17}
 	stages    = versions{since: 18}
 	holds     = versions{since: 19}
+	prunings  = versions{since: 20}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -102,6 +104,7 @@ var expectations = []struct {
 }{
 	{what: "texts are missing from the search index", query: `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize) OR indexed NOT IN (0, 1)`},
 	{what: "entries of the search index have no text", query: `SELECT 'text ' || id FROM texts_fts_docsize WHERE id NOT IN (SELECT id FROM texts WHERE indexed)`},
+	{what: "texts are pruned and there", query: `SELECT 'text ' || text FROM prunings JOIN texts ON id = text WHERE length(body) > 0`, versions: prunings},
 	{what: "runs lack a round between two others", query: `SELECT 'run ' || run FROM rounds WHERE run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')
 		GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1`},
 	{what: "rounds name another task or device than their run", query: `SELECT 'round ' || r.idx || ' of run ' || r.run FROM rounds r JOIN runs ON runs.id = r.run
@@ -259,11 +262,13 @@ func (e *Examination) unreadable(ctx context.Context, what string, err error) {
 func (e *Examination) readTexts(ctx context.Context, db *examined, progress func(string)) error {
 	var bad []string
 	n, told := 0, time.Now()
+	gone, err := prunedTexts(ctx, db.DB, e.Version)
+	e.unreadable(ctx, "which texts were pruned", err)
 	lost, err := ranges(ctx, db.DB, "texts", "id", `id, hash, size, body`, func(rows *sql.Rows) error {
 		var id, size int64
 		var hash, body []byte
 		err := rows.Scan(&id, &hash, &size, &body) // a damaged row's may be of other types
-		if err == nil {
+		if recorded := gone[id] && len(body) == 0 && len(hash) == sha256.Size; err == nil && !recorded {
 			err = db.whole(hash, size, body)
 		}
 		if err != nil {
@@ -282,6 +287,23 @@ func (e *Examination) readTexts(ctx context.Context, db *examined, progress func
 		e.Faults = append(e.Faults, Fault{What: "texts are on pages that cannot be read", Count: lost, Examples: []string{}})
 	}
 	return err
+}
+
+// prunedTexts returns which texts were pruned, as rows say that fit their digests.
+func prunedTexts(ctx context.Context, db querier, version int) (map[int64]bool, error) {
+	gone := map[int64]bool{}
+	if !prunings.has(version) {
+		return gone, nil
+	}
+	rows, err := db.QueryContext(ctx, `SELECT text FROM prunings WHERE `+asRecorded([]string{"text", "bytes", "at"}))
+	if err != nil {
+		return gone, err
+	}
+	ids, err := scanAll(rows, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) })
+	for _, id := range ids {
+		gone[id] = true
+	}
+	return gone, err
 }
 
 // examined is a database opened in a way that never changes it.

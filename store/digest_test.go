@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -66,6 +67,11 @@ func everything(t testing.TB, runs int) string {
 	}
 	two := 2
 	endEpisode(t, s, openEpisode(t, s, "an answer"), EpisodeDone, &two, Sample{Context: "replace", Finish: "stop", Policy: "v1", Mask: []int{1, 0, 1}})
+	old := must(s.CreateRun(ctx, kw.Run{Task: "f0", DeviceKey: "d", Path: "/x/0.py", Status: kw.RunDone, FinishedMS: 1}))(t)
+	ok(t, s.AppendRound(ctx, round(old.ID, 0, kw.Wrong, 0)))
+	if p := must(s.Prune(ctx, Retention{Before: time.UnixMilli(2)}, func(int64) {}))(t); p.Texts != 1 {
+		t.Fatalf("%+v", p)
+	}
 	set := must(s.BeginTaskSet(ctx, "small", []byte(`{"seed":1}`)))(t)
 	ok(t, s.SaveTaskDraw(ctx, set.ID, TaskDraw{Index: 1, Split: KindsSplit, Fingerprint: "f7", Source: "class Model: # 7", Detail: []byte(`{"level":1}`)}))
 	ok(t, s.SaveTaskDraw(ctx, set.ID, TaskDraw{Index: 2, Split: TrainSplit, Reason: "too alike"}))

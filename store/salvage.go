@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
@@ -125,9 +126,12 @@ type salvage struct {
 	version int // of its schema, and of the copy's
 	dst     *Store
 	out     Salvaged
+	gone    map[int64]bool // texts that were pruned
 }
 
 func (s *salvage) run(ctx context.Context, progress func(string)) error {
+	// Where that cannot be read, texts without content count as lost.
+	s.gone, _ = prunedTexts(ctx, s.src, s.version)
 	// Nobody else knows the file, and half a copy is deleted: no log is needed.
 	if _, err := s.dst.write.ExecContext(ctx, `PRAGMA foreign_keys = 0; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF`); err != nil {
 		return err
@@ -313,6 +317,10 @@ func (s *salvage) whole(table string, names []string, values []any) bool {
 		size, ok2 := values[at["size"]].(int64)
 		body, ok3 := values[at["body"]].([]byte)
 		values[at["indexed"]] = int64(0)
+		if id, ok := values[at["id"]].(int64); ok && len(body) == 0 && s.gone[id] {
+			values[at["body"]] = []byte{} // an empty one comes as nothing
+			return ok1 && ok2 && len(hash) == sha256.Size
+		}
 		return ok1 && ok2 && ok3 && s.src.whole(hash, size, body) == nil
 	case "cache":
 		body, ok := values[at["value"]].([]byte)
@@ -400,6 +408,7 @@ var dropped = []struct {
 	// Its folder has what it left: gone on with, it says so again.
 	{`UPDATE stages SET status = 'stopped', outputs = NULL WHERE status IN ('done', 'skipped') AND (outputs IS NULL OR outputs NOT IN (SELECT id FROM texts))`, stages},
 	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
+	{`DELETE FROM prunings WHERE text NOT IN (SELECT id FROM texts WHERE length(body) = 0)`, prunings},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
 		FROM verdicts v LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE v.id = r.verdict)`},

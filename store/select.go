@@ -89,11 +89,6 @@ func (s *Store) Select(ctx context.Context, query string, b Bounds, columns func
 	if err != nil {
 		return false, err
 	}
-	if b.Time > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, b.Time, &TimeLimitError{b.Time})
-		defer cancel()
-	}
 	conn, done, err := s.onlyReading(ctx)
 	if err != nil {
 		return false, err
@@ -103,6 +98,11 @@ func (s *Store) Select(ctx context.Context, query string, b Bounds, columns func
 		if _, err := conn.ExecContext(ctx, fmt.Sprintf("PRAGMA hard_heap_limit = %d", b.Heap)); err != nil {
 			return false, s.queryError(ctx, err)
 		}
+	}
+	if b.Time > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, b.Time, &TimeLimitError{b.Time})
+		defer cancel()
 	}
 	rows, err := conn.QueryContext(ctx, query)
 	if err != nil {

@@ -15,8 +15,16 @@ import (
 func (s *Store) putText(ctx context.Context, tx *sql.Tx, text, index string) (int64, error) {
 	hash := sha256.Sum256([]byte(text))
 	var id int64
-	var indexed bool
-	err := tx.QueryRowContext(ctx, `SELECT id, indexed FROM texts WHERE hash = ?`, hash[:]).Scan(&id, &indexed)
+	var indexed, gone bool
+	err := tx.QueryRowContext(ctx, `SELECT id, indexed, length(body) = 0 FROM texts WHERE hash = ?`, hash[:]).Scan(&id, &indexed, &gone)
+	if err == nil && gone { // it was pruned, and is said again
+		if _, err = tx.ExecContext(ctx, `UPDATE texts SET body = ? WHERE id = ?`, s.enc.EncodeAll([]byte(text), []byte{}), id); err == nil {
+			_, err = tx.ExecContext(ctx, `DELETE FROM prunings WHERE text = ?`, id)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("record a text: %w", err)
+		}
+	}
 	if errors.Is(err, sql.ErrNoRows) {
 		body := s.enc.EncodeAll([]byte(text), nil)
 		err = tx.QueryRowContext(ctx, `INSERT INTO texts (hash, size, indexed, body) VALUES (?, ?, 0, ?) RETURNING id`,
@@ -50,6 +58,11 @@ func (s *Store) text(ctx context.Context, q querier, id int64) (string, error) {
 	var hash, body []byte
 	if err := q.QueryRowContext(ctx, `SELECT hash, body FROM texts WHERE id = ?`, id).Scan(&hash, &body); err != nil {
 		return "", fmt.Errorf("read text %d: %w", id, err)
+	}
+	if len(body) == 0 {
+		if is, err := pruned(ctx, q, id); err != nil || is {
+			return PrunedText, err
+		}
 	}
 	text, err := s.dec.DecodeAll(body, nil)
 	if err == nil && (len(hash) != sha256.Size || sha256.Sum256(text) != [sha256.Size]byte(hash)) {

@@ -131,3 +131,6 @@ CREATE TEMP VIEW audits AS SELECT
   a.audit, a.reference, a.candidate, a.claimed, nullif(a.against, '') AS against, v.status, nullif(v.reason, '') AS reason, nullif(v.candidate_ms, 0) AS candidate_ms,
   v.speedup, v.speedup_low, v.speedup_high, nullif(v.against, '') AS measured_against, iso_time(a.judged) AS judged
 FROM main.audit_pairs a JOIN main.verdicts v ON v.id = a.verdict;
+
+CREATE TEMP VIEW texts AS SELECT lower(hex(t.hash)) AS sha256, t.size AS bytes, length(t.body) AS packed_bytes, iso_time(p.at) AS pruned
+FROM main.texts t LEFT JOIN main.prunings p ON p.text = t.id;
