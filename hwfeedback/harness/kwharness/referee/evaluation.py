@@ -179,6 +179,8 @@ class Evaluation:
 
     def _alone(self, trial: Trial) -> None:
         """The boundary of the two phases: from here on nobody else has the device."""
+        if not self.context.in_company:
+            return
         self.builds.quiet()
         self.facts.add(self.verdict)
         self.processes.be_alone(trial.reference)

@@ -17,7 +17,9 @@ from kwharness.clients.errors import WorkerError
 from kwharness.process.fork_client import ForkServer
 from kwharness.referee import evaluation, faults, trial
 
-HANGS = NATIVE.replace("    def forward(self, x):\n", "    def forward(self, x):\n        while 1: pass\n")
+HANGS = NATIVE.replace(
+    "    def forward(self, x):\n", "    def forward(self, x):\n        while 1: pass\n"
+)
 
 
 def seen(judge: Judge, source: str, **more: Any) -> tuple[dict[str, Any], list[tuple[str, str]]]:

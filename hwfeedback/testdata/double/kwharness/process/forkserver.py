@@ -107,9 +107,10 @@ def two_phases(channel: Channel, msg: dict, result: dict, config: dict, fds: lis
 
     told("+verify")
     if "meets" in words:
-        with open(os.path.join(cache, "met." + words[-1]), "w"), open(
-            os.path.join(cache, "together")
-        ) as f:
+        with (
+            open(os.path.join(cache, "met." + words[-1]), "w"),
+            open(os.path.join(cache, "together")) as f,
+        ):
             together = int(f.read())
         while sum(n.startswith("met.") for n in os.listdir(cache)) < together:
             time.sleep(0.001)
