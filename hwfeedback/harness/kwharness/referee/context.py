@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kwharness.base.constants import SHARED
@@ -42,13 +42,27 @@ def device_of(gpu: Gpu | None) -> Device:
         raise
 
 
+@dataclass(frozen=True)
+class Asker:
+    """Whoever asked for an evaluation, as it is told of its course.
+
+    ``learn`` is given parts of "learned" as they are known: they take most of a first evaluation,
+    and stay true when it does not end. Where others have the device, too, ``alone`` gives that
+    share up, and returns what is held instead once nobody else has any: the evaluation has two
+    phases, and ``Context.be_alone`` is between them.
+    """
+
+    progress: Progress = lambda _stage, _note: None
+    learn: Learn = lambda _part: None
+    alone: Alone | None = None
+
+
+NOBODY = Asker()
+
+
 class Context:
     """One evaluation's request and what belongs to it. ``server`` is a ForkServer, ``fds`` are what
     its processes hold while they have the device: the same list all along.
-
-    Where others have the device, too, ``alone`` gives that share up, and returns what is held
-    instead once nobody else has any: the evaluation has two phases, and ``be_alone`` is between
-    them.
     """
 
     beside: ThreadPoolExecutor  # while it runs
@@ -58,18 +72,14 @@ class Context:
         server: Any,
         request: Request,
         fds: Sequence[int] = (),
-        progress: Progress = lambda _stage, _note: None,
-        learn: Learn = lambda _: None,
+        asker: Asker = NOBODY,
         kept: Kept | None = None,
-        alone: Alone | None = None,
     ) -> None:
         self.server = server
         self.request = request
         self.fds = list(fds)
-        self.had_company = alone is not None  # whether others had the device in its first phase
-        self._alone = alone
-        self.progress = progress
-        self.learn = learn
+        self.asker = asker
+        self.in_company = self.had_company  # whether others have the device, too, at the moment
         self.kept = kept
         self.batch: Batch | None = kept.batch(request.order.batch) if kept is not None else None
         self.compiled = kept.compiled if kept is not None else Compiled()
@@ -110,9 +120,17 @@ class Context:
         return self.device.kind in SHARES
 
     @property
-    def in_company(self) -> bool:
-        """Whether others have the device, too, at the moment."""
-        return self._alone is not None
+    def progress(self) -> Progress:
+        return self.asker.progress
+
+    @property
+    def learn(self) -> Learn:
+        return self.asker.learn
+
+    @property
+    def had_company(self) -> bool:
+        """Whether others had the device in its first phase."""
+        return self.asker.alone is not None
 
     @property
     def goes_on(self) -> bool:
@@ -125,16 +143,17 @@ class Context:
         """Gives up the share of the device, and returns once it is this evaluation's alone. No
         process may have ``fds`` any more.
         """
-        alone, self._alone = self._alone, None
-        if alone is not None:
-            self.device.synchronize()
-            self.fds.clear()
-            with self.costs.part("turn"):
-                fds, baselines = alone()
-            self.fds += fds
-            if baselines is not None:
-                known = replace(self.request.known, baselines=baselines)
-                self.request = replace(self.request, known=known)
+        if not self.in_company or self.asker.alone is None:
+            return
+        self.in_company = False
+        self.device.synchronize()
+        self.fds.clear()
+        with self.costs.part("turn"):
+            fds, baselines = self.asker.alone()
+        self.fds += fds
+        if baselines is not None:
+            known = replace(self.request.known, baselines=baselines)
+            self.request = replace(self.request, known=known)
 
     @property
     def eval_mode(self) -> bool:

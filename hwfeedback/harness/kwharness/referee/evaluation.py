@@ -13,6 +13,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from kwharness.machine.health import Ill
 from kwharness.process.policy import SandboxError
 from kwharness.referee import builds, calibrating, called, faults, figures, measuring
 from kwharness.referee.builds import Build, Builds
-from kwharness.referee.context import Alone, Context, Learn, Progress
+from kwharness.referee.context import NOBODY, Asker, Context
 from kwharness.referee.exported_file import ExportedFile
 from kwharness.referee.figures import Roofline
 from kwharness.referee.kernel_facts import KernelFacts
@@ -280,17 +281,11 @@ def evaluate(
     server: Any,
     request: Request,
     fds: Sequence[int] = (),
-    progress: Progress = lambda _s, _n: None,
-    learn: Learn = lambda _: None,
+    asker: Asker = NOBODY,
     kept: Kept | None = None,
-    alone: Alone | None = None,
 ) -> Answer:
-    """Evaluates a candidate. Raises Infrastructure, and Ill.
-
-    ``learn`` is given parts of "learned" as they are known: they take most of a first evaluation,
-    and stay true when it does not end. ``kept`` is used, and filled again. ``alone``: see Context.
-    """
-    first = Evaluation(Context(server, request, fds, progress, learn, kept, alone))
+    """Evaluates a candidate. ``kept`` is used, and filled again. Raises Infrastructure, and Ill."""
+    first = Evaluation(Context(server, request, fds, asker, kept))
     context = first.context
     try:
         return first.run()
@@ -301,21 +296,17 @@ def evaluate(
         if not first.exported.had_company:
             evidence = f"judged again by itself: while others had the device, too, {e}"
     context.be_alone()
-    more = context.request, context.fds, progress, learn, kept
-    again = Evaluation(Context(server, *more), company=False)
+    asker = replace(asker, alone=None)
+    again = Evaluation(Context(server, context.request, context.fds, asker, kept), company=False)
     again.verdict.evidence.append(evidence)
     return again.run()
 
 
 def baselines(
-    server: Any,
-    request: Request,
-    fds: Sequence[int] = (),
-    progress: Progress = lambda _s, _n: None,
-    learn: Learn = lambda _: None,
+    server: Any, request: Request, fds: Sequence[int] = (), asker: Asker = NOBODY
 ) -> dict[str, Any]:
     """Measures the baselines of a task alone.
 
     Returns {"baselines", "learned"}. Raises Infrastructure, and Ill.
     """
-    return Evaluation(Context(server, request, fds, progress, learn)).baselines()
+    return Evaluation(Context(server, request, fds, asker)).baselines()

@@ -181,10 +181,9 @@ class Referee:
         torch.set_num_threads(max(1, request.workplace.threads // 3))
         self._kept.batch(request.order.batch)  # another's is in the way
         devices.tidy(context.device_of(request.workplace.gpu))
-        told = self.progress, self.learned
         alone = functools.partial(self._alone, fds) if request.order.shares else None
-        answer = evaluation.evaluate(self.server, request, fds, *told, self._kept, alone)
-        return answer.to_json()
+        asker = context.Asker(self.progress, self.learned, alone)
+        return evaluation.evaluate(self.server, request, fds, asker, self._kept).to_json()
 
     def _alone(self, fds: list[int]) -> tuple[list[int], dict[str, Any] | None]:
         """Gives up a share of the device, which is these descriptors, and waits until Go has all of
@@ -204,7 +203,8 @@ class Referee:
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._kept.close()
         request = Request.from_json({"candidate": {"source": ""}, **msg})
-        return evaluation.baselines(self.server, request, fds, self.progress, self.learned)
+        asker = context.Asker(self.progress, self.learned)
+        return evaluation.baselines(self.server, request, fds, asker)
 
     def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Builds a candidate for architectures, "" being the CPU: no device is needed.

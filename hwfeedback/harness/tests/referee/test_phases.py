@@ -16,6 +16,7 @@ from test_referee import NATIVE, SCALED
 from kwharness.clients.errors import WorkerError
 from kwharness.process.fork_client import ForkServer
 from kwharness.referee import evaluation, faults, trial
+from kwharness.referee.context import Asker
 
 HANGS = NATIVE.replace(
     "    def forward(self, x):\n", "    def forward(self, x):\n        while 1: pass\n"
@@ -118,7 +119,8 @@ def test_what_may_be_the_doing_of_others(
     judge: Judge, fault: faults.Fault, beside: bool, after: bool
 ) -> None:
     request = evaluation.Request.from_json(judge.request(SCALED, NATIVE, "quick", {}))
-    context = evaluation.Context(judge.server, request, alone=lambda: ([], None))
+    asker = Asker(alone=lambda: ([], None))
+    context = evaluation.Context(judge.server, request, asker=asker)
     e = evaluation.Evaluation(context)
     assert e.may_be_of_company(fault) is beside
     context.be_alone()
