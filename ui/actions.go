@@ -136,6 +136,9 @@ func (u *UI) actions() {
 
 // runOf is the page of the run that an answer names, or the first page.
 func runOf(answer map[string]any) string {
+	if run, ok := answer["run"].(map[string]any); ok {
+		answer = run
+	}
 	for _, name := range []string{"run", "id"} {
 		if n, ok := answer[name].(float64); ok && n > 0 {
 			return fmt.Sprintf("/runs/%.0f", n)

@@ -419,16 +419,19 @@ func (u *UI) lineage(ctx context.Context, p store.Policy) (way []policyRow, from
 		name, isPolicy := strings.CutPrefix(p.Base, "v")
 		version, noNumber := strconv.ParseInt(name, 10, 64)
 		if !isPolicy || noNumber != nil || slices.ContainsFunc(way, func(w policyRow) bool { return w.Version == version }) {
-			break
+			slices.Reverse(way)
+			return way, from, nil //nolint:nilerr // what is no policy's name is where it began
 		}
-		if p, err = u.o.Store.Policy(ctx, version); errors.Is(err, store.ErrNotFound) {
-			break
-		} else if err != nil {
+		before, err := u.o.Store.Policy(ctx, version)
+		if errors.Is(err, store.ErrNotFound) {
+			slices.Reverse(way)
+			return way, from, nil
+		}
+		if err != nil {
 			return nil, "", err
 		}
+		p = before
 	}
-	slices.Reverse(way)
-	return way, from, nil
 }
 
 // timeline has nights and stages as bars over time, placed.
