@@ -31,6 +31,9 @@ const (
 	maxUpload  = 1 << 20 // bytes of a reference
 	maxAnswers = 32      // pages that are made at once
 	answerTime = 20 * time.Second
+	// changeTime is for pages that change something: the API bounds each change, and a
+	// policy that is promoted is loaded first.
+	changeTime = 11 * time.Minute
 	// retryAfter is after how many seconds a browser that was not served may ask again.
 	retryAfter = "5"
 )
@@ -112,7 +115,7 @@ func apiPath(p string) bool {
 			return true
 		}
 	}
-	return p == "/api" || strings.HasPrefix(p, "/api/")
+	return p == "/api" || strings.HasPrefix(p, "/api/") || strings.HasPrefix(p, "/v1/") // the latter is episodes
 }
 
 // ServeHTTP answers who may ask, and keeps within the limits.
@@ -159,9 +162,13 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxUpload+64<<10)
-	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), visitorKey{}, who), answerTime)
+	within := answerTime
+	if !reads(r) {
+		within = changeTime
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), visitorKey{}, who), within)
 	defer cancel()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * answerTime)) // a recorder in a test has none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within + answerTime)) // a recorder in a test has none
 	u.mux.ServeHTTP(w, r.WithContext(ctx))
 }
 
