@@ -72,7 +72,7 @@ func TestTheAPIIsServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
-		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/api/v1/runs": http.StatusOK, "/x": http.StatusNotFound} {
+		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/api/v1/runs": http.StatusOK, "/api/x": http.StatusNotFound} {
 			q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, served.url+path, nil)
 			if err != nil {
 				t.Fatal(err)
