@@ -36,7 +36,7 @@ func (w *world) listen(query, after string) *ear {
 	if after != "" {
 		q.Header.Set("Last-Event-ID", after)
 	}
-	r, err := w.http.Client().Do(q)
+	r, err := w.http.Client().Do(q) //nolint:bodyclose // by the goroutine below
 	w.check(err)
 	if r.StatusCode != http.StatusOK || r.Header.Get("Content-Type") != "text/event-stream" {
 		w.t.Fatal(r.Status, r.Header)

@@ -185,14 +185,6 @@ func (c daemonCmd) watch(a *app) (err error) {
 	return cmp.Or(err, failed)
 }
 
-// first is the first of folders, empty where there is none any more.
-func first(folders []string) string {
-	if len(folders) == 0 {
-		return ""
-	}
-	return folders[0]
-}
-
 // absolute returns the folders as the watcher knows them.
 func absolute(folders []string) []string {
 	var out []string

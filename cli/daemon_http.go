@@ -133,7 +133,7 @@ func (s *served) close() error {
 	if s == nil {
 		return nil
 	}
-	s.API.Close() // who listens would hold it up
+	s.Close() // the API: who listens would hold it up
 	ctx, cancel := context.WithTimeout(context.Background(), trainingStop)
 	defer cancel()
 	err := s.server.Shutdown(ctx)
