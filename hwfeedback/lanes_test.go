@@ -109,7 +109,7 @@ func TestATaskIsCalibratedOnce(t *testing.T) {
 	task := aTask
 	task.Source = "another reference"
 	knew := make([]string, 3)
-	cands := []kernelwright.Candidate{{Source: "good calibrates meets 1"}, {Source: "good meets 2"}, {Source: "good meets 3"}}
+	cands := []kernelwright.Candidate{{Source: "good calibrates meets 1"}, {Source: "good calibrates meets 2"}, {Source: "good calibrates meets 3"}}
 	err := b.EvaluateBatch(t.Context(), task, cands, kernelwright.Quick, func(i int, v kernelwright.Verdict) error {
 		knew[i] = v.Evidence[0]
 		return nil
