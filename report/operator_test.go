@@ -12,7 +12,7 @@ import (
 )
 
 // PyTorch has an operator with weights in one graph, with gradients and without: the file
-// holds itself against its reference. One of the two runs each third day.
+// holds itself against its reference. Each of the two has one day of six.
 func TestAnOperatorIsOnePyTorchTakes(t *testing.T) {
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
@@ -51,7 +51,7 @@ class ModelNew(torch.nn.Module):
 `
 	spec := []kernelwright.TensorSpec{{Name: "x", DType: "float32"}, {Name: "y", DType: "float32"}}
 	for i, autograd := range []bool{false, true} {
-		if !soak.Turn(t, i, 3) {
+		if !soak.Turn(t, i, 6) {
 			continue
 		}
 		d, r := dropInData(kernel)
