@@ -31,9 +31,9 @@ const (
 	maxUpload  = 1 << 20 // bytes of a reference
 	maxAnswers = 32      // pages that are made at once
 	answerTime = 20 * time.Second
-	// changeTime is for pages that change something: the API bounds each change, and a
-	// policy that is promoted is loaded first.
-	changeTime = 11 * time.Minute
+	// promoteTime is for changes of policies, which the API bounds: one that is to serve is
+	// loaded first.
+	promoteTime = 11 * time.Minute
 	// retryAfter is after how many seconds a browser that was not served may ask again.
 	retryAfter = "5"
 )
@@ -163,8 +163,8 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxUpload+64<<10)
 	within := answerTime
-	if !reads(r) {
-		within = changeTime
+	if !reads(r) && strings.HasPrefix(r.URL.Path, "/policies/") {
+		within = promoteTime
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), visitorKey{}, who), within)
 	defer cancel()
