@@ -238,7 +238,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) bool {
 		refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "open the page that this server has")
 	case a.o.Token == "" && !web.Loopback(r.Host):
 		refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the daemon a token")
-	case a.o.Token != "" && !web.Bearer(r, a.o.Token) && (a.o.ReadToken == "" || !reads(r) || !web.Bearer(r, a.o.ReadToken)):
+	case a.o.Token != "" && !web.Bearer(r, a.o.Token) && (a.o.ReadToken == "" || !web.Reads(r) || !web.Bearer(r, a.o.ReadToken)):
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		refuse(w, http.StatusUnauthorized, "the token is missing, or another one, or may not change anything", "send it as Authorization: Bearer TOKEN")
 	default:
@@ -252,14 +252,11 @@ func (a *API) within(pattern string, r *http.Request) limit {
 	if l, own := a.limits[pattern]; own && pattern != "" {
 		return l
 	}
-	if reads(r) {
+	if web.Reads(r) {
 		return a.answers
 	}
 	return a.limits[""]
 }
-
-// reads reports whether a request changes nothing.
-func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // keeper keeps an answer until it is whole, so that it gets a tag.
 type keeper struct {
@@ -274,7 +271,7 @@ func (k *keeper) Write(b []byte) (int, error) { k.body = append(k.body, b...); r
 
 // send sends what was kept, or that the client has it.
 func (k *keeper) send(w http.ResponseWriter, r *http.Request) {
-	if k.status == http.StatusOK && reads(r) {
+	if k.status == http.StatusOK && web.Reads(r) {
 		digest := sha256.Sum256(k.body)
 		tag := `"` + hex.EncodeToString(digest[:16]) + `"`
 		w.Header().Set("ETag", tag)

@@ -254,17 +254,20 @@ func TestActionsInABrowser(t *testing.T) {
 
 	open("/")
 	wait("the load of a device", `document.querySelector('[data-device="cpu"] [data-gauge="load"]').textContent === "42 %"`)
+	came := recorded(t)[0].Rounds[0]
+	came.RunID, came.Index, came.Certificate = 4, len(recorded(t)[0].Rounds), nil
+	b.check(w.store.AppendRound(t.Context(), came))
 	wait("a round that came", `performance.getEntriesByType("resource").some((e) => e.name.endsWith("/now/live"))`)
-	lead("/runs/1", run(`(() => {
+	lead("/", run(`(() => {
 		const data = new DataTransfer();
 		data.items.add(new File(["class Model: pass\n"], "dropped.py", {type: "text/x-python"}));
 		for (const name of ["dragover", "drop"]) document.body.dispatchEvent(new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true}));
 	})()`))
 
 	for _, c := range []struct{ path, selector, then string }{
-		{"/", `form[action="/runs/4/cancel"] button`, "/"},
+		{"/", `form[action="/runs/6/cancel"] button`, "/"},
 		{"/", `form[action$="/priority"] button`, "/"},
-		{"/runs/1", `form[action="/runs/1/retry"] button`, "/runs/1"},
+		{"/runs/1", `form[action="/runs/1/retry"] button`, "/runs/9"},
 		{"/policies/2", `a[href="/policies/2/promote"]`, "/policies/2/promote"},
 		{"/policies/2/promote", "form.stackform button", "/policies/2"},
 		{"/policies/rollback", "form.stackform button", "/policies"},
@@ -275,7 +278,7 @@ func TestActionsInABrowser(t *testing.T) {
 		open(c.path)
 		lead(c.then, run(fmt.Sprintf("document.querySelector(%q).click()", c.selector)))
 	}
-	for _, want := range []string{"POST /api/v1/tasks", "POST /api/v1/runs/4/cancel", "PUT /api/v1/runs/", "POST /api/v1/runs/1/retry", "POST /api/v1/policies/2/promote", "POST /api/v1/policies/rollback"} {
+	for _, want := range []string{"POST /api/v1/tasks", "POST /api/v1/runs/6/cancel", "PUT /api/v1/runs/", "POST /api/v1/runs/1/retry", "POST /api/v1/policies/2/promote", "POST /api/v1/policies/rollback"} {
 		if !slices.ContainsFunc(w.calls, func(c string) bool { return strings.HasPrefix(c, want) && strings.Contains(c, "Bearer "+token) }) {
 			t.Errorf("%s was not asked for: %q", want, w.calls)
 		}

@@ -142,14 +142,14 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		u.refuse(w, r, who, http.StatusForbidden, "The host of this address is no loopback address.", "Name 127.0.0.1, or give the daemon a token.")
 		return
 	case u.o.Token != "" && !known && !open(r.URL.Path):
-		if reads(r) && r.Header.Get("HX-Request") == "" {
+		if web.Reads(r) && r.Header.Get("HX-Request") == "" {
 			http.Redirect(w, r, "/login?next="+template.URLQueryEscaper(r.URL.RequestURI()), http.StatusSeeOther)
 			return
 		}
 		w.Header().Set("HX-Refresh", "true")
 		u.refuse(w, r, who, http.StatusUnauthorized, "You are not signed in.", "Sign in at /login.")
 		return
-	case !reads(r) && !who.Write && !open(r.URL.Path):
+	case !web.Reads(r) && !who.Write && !open(r.URL.Path):
 		u.refuse(w, r, who, http.StatusForbidden, "This session may only read.", "Sign in with the token that may change things.")
 		return
 	}
@@ -163,7 +163,7 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxUpload+64<<10)
 	within := answerTime
-	if !reads(r) && strings.HasPrefix(r.URL.Path, "/policies/") {
+	if !web.Reads(r) && strings.HasPrefix(r.URL.Path, "/policies/") {
 		within = promoteTime
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), visitorKey{}, who), within)
@@ -171,9 +171,6 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within + answerTime)) // a recorder in a test has none
 	u.mux.ServeHTTP(w, r.WithContext(ctx))
 }
-
-// reads reports whether a request changes nothing.
-func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // open reports whether a path is for who has no session, too.
 func open(p string) bool { return p == "/login" || p == "/logout" || strings.HasPrefix(p, "/static/") }

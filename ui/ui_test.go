@@ -345,7 +345,7 @@ func TestSigningIn(t *testing.T) {
 			t.Errorf("%q changed something: %d, %q", header, r.code, w.calls)
 		}
 	}
-	if r := w.ask("POST", "/runs/1/cancel", "back=/runs/1", "Cookie", write, "Origin", w.http.URL); r.code != http.StatusSeeOther || r.header.Get("Location") != "/runs/1" || !slices.Equal(w.calls, []string{"POST /api/v1/runs/1/cancel Bearer " + token + " {}"}) {
+	if r := w.ask("POST", "/runs/5/cancel", "back=/runs/5", "Cookie", write, "Origin", w.http.URL); r.code != http.StatusSeeOther || r.header.Get("Location") != "/runs/5" || !slices.Equal(w.calls, []string{"POST /api/v1/runs/5/cancel Bearer " + token + " {}"}) {
 		t.Errorf("%d %s %q", r.code, r.header.Get("Location"), w.calls)
 	}
 	w.ask("POST", "/logout", "", "Cookie", write)
@@ -396,10 +396,10 @@ func TestChangesAreTheAPIs(t *testing.T) {
 	w := newWorld(t, nil)
 	w.fill()
 	for _, c := range []struct{ path, body, location, call string }{
-		{"/runs/4/cancel", "back=/", "/", "POST /api/v1/runs/4/cancel  {}"},
+		{"/runs/7/cancel", "back=/", "/", "POST /api/v1/runs/7/cancel  {}"},
 		{"/runs/5/pause", "back=//evil.example", "/", "POST /api/v1/runs/5/pause  {}"},
 		{"/runs/5/resume", "", "/", "POST /api/v1/runs/5/resume  {}"},
-		{"/runs/1/retry", "", "/runs/1", "POST /api/v1/runs/1/retry  {}"},
+		{"/runs/1/retry", "", "/runs/9", "POST /api/v1/runs/1/retry  {}"},
 		{"/runs/5/priority", "priority=3", "/", `PUT /api/v1/runs/5/priority  {"priority":3}`},
 		{"/queue/pause", "", "/", "POST /api/v1/queue/pause  {}"},
 		{"/policies/2/promote", "reason=it+is+better", "/policies/2", `POST /api/v1/policies/2/promote  {"reason":"it is better"}`},
@@ -422,10 +422,10 @@ func TestChangesAreTheAPIs(t *testing.T) {
 		return w.ask("POST", "/tasks", b.String(), "Content-Type", form.FormDataContentType())
 	}
 	w.calls = nil
-	if r := send("../../softmax.py", "class Model: pass\n"); r.code != http.StatusSeeOther || r.header.Get("Location") != "/runs/1" || !slices.Equal(w.calls, []string{`POST /api/v1/tasks  {"name":"softmax.py","source":"class Model: pass\n"}`}) {
+	if r := send("../../softmax.py", "class Model: pass\n"); r.code != http.StatusSeeOther || r.header.Get("Location") != "/" || !slices.Equal(w.calls, []string{`POST /api/v1/tasks  {"name":"softmax.py","source":"class Model: pass\n"}`}) {
 		t.Errorf("%d %q", r.code, w.calls)
 	}
-	if r := send("refused.py", "x"); r.code != http.StatusConflict || !strings.Contains(r.body, "A file of this name has another text.") || !strings.Contains(r.body, "Choose another name.") {
+	if r := send("softmax.py", "x"); r.code != http.StatusConflict || !strings.Contains(r.body, "A file of this name with another text is there: softmax.py.") || !strings.Contains(r.body, "Give it another name") {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	if r := send("large.py", strings.Repeat("x", 3<<20)); r.code != http.StatusRequestEntityTooLarge {

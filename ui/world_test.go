@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -20,6 +21,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/api"
 	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/internal/web"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
@@ -41,8 +43,7 @@ type world struct {
 	real  []int64  // runs that were really made
 }
 
-// newWorld has an empty record behind the pages, and before the API what it will have: a
-// document with its changes, and an answer to each.
+// newWorld has an empty record behind the pages, and the API.
 func newWorld(t testing.TB, change func(*Options)) *world {
 	t.Helper()
 	s, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
@@ -65,10 +66,18 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 	if change != nil {
 		change(&o)
 	}
-	o.API = w.changes(api.New(api.Options{Store: s, Version: "1", Token: o.Token, ReadToken: o.ReadToken}))
+	load, warm := 0.42, 51.0
+	serves := api.New(api.Options{
+		Store: s, Version: "1", Token: o.Token, ReadToken: o.ReadToken, Folder: t.TempDir(), Patterns: []string{"*.py"}, Policies: promoter{s},
+		Sample: func(context.Context) []api.Sample {
+			return []api.Sample{{Device: "cpu", Load: &load, TemperatureC: &warm}}
+		},
+	})
+	o.API = w.noted(serves)
 	w.ui = New(o)
 	w.http = httptest.NewServer(w.ui)
 	t.Cleanup(func() {
+		serves.Close()
 		w.http.Close()
 		w.check(s.Close())
 	})
@@ -82,48 +91,32 @@ func (w *world) check(err error) {
 	}
 }
 
-// changes answers the API's changes, and leaves the rest to it.
-func (w *world) changes(real http.Handler) http.Handler {
+// noted hands requests to the API, and notes those that change something.
+func (w *world) noted(real http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Path == "/openapi.json":
-			k := &kept{header: http.Header{}, status: http.StatusOK}
-			real.ServeHTTP(k, r)
-			var document map[string]any
-			if json.Unmarshal(k.body.Bytes(), &document) == nil {
-				paths := document["paths"].(map[string]any)
-				for path, method := range map[string]string{
-					"/tasks": "post", "/runs/{run}/cancel": "post", "/runs/{run}/retry": "post", "/runs/{run}/pause": "post", "/runs/{run}/priority": "put", "/queue/pause": "post",
-					"/policies/{version}/promote": "post", "/policies/rollback": "post", "/events": "get",
-				} {
-					of, _ := paths["/api/v1"+path].(map[string]any)
-					if of == nil {
-						of = map[string]any{}
-					}
-					of[method] = map[string]any{}
-					paths["/api/v1"+path] = of
-				}
-				_ = json.NewEncoder(rw).Encode(document)
+		if !web.Reads(r) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				w.t.Error(err)
 			}
-		case r.URL.Path == "/api/v1/events":
-			rw.Header().Set("Content-Type", "text/event-stream")
-			fmt.Fprint(rw, "retry: 60000\nevent: device\ndata: {\"device\":\"cpu\",\"load\":0.42,\"temperature_c\":51}\n\nevent: round\ndata: {\"run\":1}\n\n")
-			rw.(http.Flusher).Flush()
-			<-r.Context().Done()
-		case r.Method == http.MethodGet || r.Method == http.MethodHead:
-			real.ServeHTTP(rw, r)
-		default:
-			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
 			w.calls = append(w.calls, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+string(body))
-			rw.Header().Set("Content-Type", "application/json")
-			if strings.Contains(string(body), "refused.py") {
-				rw.WriteHeader(http.StatusConflict)
-				fmt.Fprint(rw, `{"error": "a file of this name has another text", "hint": "choose another name", "status": 409}`)
-				return
-			}
-			fmt.Fprint(rw, `{"run": 1, "runs": [1]}`)
 		}
+		real.ServeHTTP(rw, r)
 	})
+}
+
+// promoter has policies serve that no process serves here.
+type promoter struct{ store *store.Store }
+
+func (p promoter) Promote(ctx context.Context, version int64, reason string) error {
+	return p.store.Promote(ctx, func([]store.Promotion) (store.Promotion, bool, error) {
+		return store.Promotion{Policy: version, Reason: reason}, true, nil
+	})
+}
+
+func (p promoter) Rollback(ctx context.Context, reason string) error {
+	return p.Promote(ctx, 1, reason)
 }
 
 func (w *world) bench(ctx context.Context, id int64) (b report.Bench, err error) {
@@ -189,7 +182,7 @@ func (w *world) record(d report.Data) int64 {
 	ctx := w.t.Context()
 	w.check(w.store.SaveTask(ctx, d.Task))
 	w.check(w.store.SaveDevice(ctx, d.Device))
-	run, err := w.store.CreateRun(ctx, d.Run)
+	run, err := w.store.CreateRun(ctx, d.Run, store.WithReference(d.Task.Source), store.WithFile(store.File{Path: d.Run.Path, Hash: kernelwright.HashText(d.Task.Source)}))
 	w.check(err)
 	for _, c := range d.Talk {
 		c.Key.Run = run.ID

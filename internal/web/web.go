@@ -29,6 +29,9 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
+// Reads reports whether a request changes nothing.
+func Reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
 // Loopback reports whether a host, with or without a port, is this machine's own.
 func Loopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
