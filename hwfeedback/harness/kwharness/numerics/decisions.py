@@ -264,14 +264,23 @@ class Lane(_Again):
             stable = d.name == "sort" and bool(d.kwargs.get("stable"))
             finite = d.value[torch.isfinite(d.value)] if not stable else d.value[:0]
             tie = max(TIE * float(finite.abs().max()), TINY) if finite.numel() else 0.0
-            return d.moved(self._signs(d.value) * (bound + tie))
+            return d.moved(self._signs(d.value) * bound + self._shuffle(d.value) * tie)
         if not isinstance(bound, torch.Tensor):
             return _called(d.func, d.args, d.kwargs)
         signs = self._sign or self._signs(d.value)
         return d.moved(bound * signs)
 
+    def _generator(self, like: torch.Tensor) -> torch.Generator:
+        """Returns one that each decision of each lane has for itself."""
+        return torch.Generator(like.device).manual_seed(3 * self._seed + self._sign)
+
+    def _shuffle(self, like: torch.Tensor) -> torch.Tensor:
+        """Returns numbers between -1 and 1: every order of equal values is as likely."""
+        g = self._generator(like)
+        return torch.rand(like.shape, generator=g, device=like.device, dtype=like.dtype) * 2 - 1
+
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        g = torch.Generator(like.device).manual_seed(self._seed)
+        g = self._generator(like)
         signs = torch.randint(0, 2, like.shape, generator=g, device=like.device, dtype=torch.int8)
         return signs.to(like.dtype).mul_(2).sub_(1)
 

@@ -222,6 +222,20 @@ def test_ties_are_broken_at_random_unless_they_are_stable() -> None:
     assert stable is None
 
 
+def test_each_lane_orders_equal_values_in_its_own_way() -> None:
+    """A cascade has as many right answers as there are orders."""
+    x = torch.zeros(64)
+    lanes = lanes_of(lambda t: torch.sort(t).indices // 1, x)
+    orders = []
+    for lane in decision_sides.LANES:
+        sign, seed = lane.split(":")[1:]
+        orders.append(tuple(lanes.lane(int(sign), int(seed))[1][0].tolist()))
+    assert len(set(orders)) == len(decision_sides.LANES)
+    halves = [sum(at < 32 for at in order[:32]) for order in orders]
+    assert all(4 < n < 28 for n in halves), "shuffled, and not in two heaps that keep their order"
+    assert all(sum(b > a for a, b in zip(o[:16], o[1:17], strict=True)) < 15 for o in orders)
+
+
 def test_decisions_that_follow_each_other_are_forced() -> None:
     """Else one number on the other side of a half would be taken for an error of a step."""
     x = draw(64, 4096)
