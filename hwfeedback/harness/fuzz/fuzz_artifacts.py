@@ -10,7 +10,7 @@ import pathlib
 import hostile
 
 import kernelwright
-from kwharness.build import artifacts
+from kwharness.build import form_extension, form_native
 
 _CANDIDATES = pathlib.Path(__file__).parents[3] / "examples" / "candidates"
 
@@ -45,16 +45,16 @@ def one(data: bytes) -> None:
         assert str(e)
     else:
         assert len(found) <= len(text) and not (found and launched)
-    assert artifacts.native_key(text, ["-O3"]) != artifacts.native_key(text, ["-O2"])
+    assert form_native.key_of(text, ["-O3"]) != form_native.key_of(text, ["-O2"])
     script = hostile.parse(data)
     if script is None:
         return
     try:
-        request = artifacts.inline_request(script)
+        request = form_extension.inline_request(script)
     except (ValueError, TypeError, OSError):
         return
     hostile.sendable({k: v for k, v in request.items() if k != "functions"})
     assert request["name"].isidentifier()
     cuda = (*request.get("cuda_sources", ()), *request.get("cuda_flags", ()))
     assert all(isinstance(s, str) for s in (*request["sources"], *request["flags"], *cuda))
-    assert artifacts.inline_key(request) == artifacts.inline_key(json.loads(json.dumps(request)))
+    assert form_extension.key_of(request) == form_extension.key_of(json.loads(json.dumps(request)))

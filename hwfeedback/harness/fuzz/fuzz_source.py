@@ -9,7 +9,7 @@ import re
 
 import hostile
 
-from kwharness.build import source
+from kwharness.build import reports, source
 from kwharness.export import file_loader, inline_loader
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
@@ -43,7 +43,7 @@ def one(data: bytes) -> None:
         assert not said["given"] or (what == "reference" and said["given"].isidentifier())
         assert said["language"] in ("", "cpp", "cuda", "triton")
         assert said["normalised_hash"] or said["problems"], "neither hash nor reason"
-        assert len(said["problems"]) <= source.MAX_PROBLEMS
+        assert len(said["problems"]) <= reports.MAX_PROBLEMS
         for p in said["problems"]:
             assert isinstance(p, str) and p and len(p) < 5000, p
         hostile.sendable(said)

@@ -12,10 +12,11 @@ from kwharness.base.protocol import Closed, ProtocolError, Timeout
 from kwharness.build import (
     build_requests,
     compilers,
+    forms,
     object_cache,
     reports,
 )
-from kwharness.build.artifacts import (
+from kwharness.build.form import (
     LOAD_INLINE,
 )
 from kwharness.clients.errors import (
@@ -95,7 +96,7 @@ class Maker:
 
     def checked(self, raw: Any) -> dict[str, Any]:
         try:
-            return build_requests.checked_request(raw, self._arch, whole=self._whole)
+            return forms.checked_request(raw, self._arch, whole=self._whole)
         except (KeyError, TypeError, ValueError) as e:
             said = f"the candidate's request to build is malformed: {e!s:.200}"
             raise Failed("rejected", sentence(said)) from e

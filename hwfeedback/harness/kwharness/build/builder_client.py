@@ -12,13 +12,9 @@ from typing import Any, NamedTuple
 from kwharness.build import (
     compilers,
     forbidden,
+    forms,
     object_cache,
     reports,
-)
-from kwharness.build.artifacts import (
-    LOAD_INLINE,
-    NATIVE,
-    BuildFailed,
 )
 from kwharness.build.build_process import (
     IMPORT_TIMEOUT,
@@ -30,6 +26,11 @@ from kwharness.build.build_process import (
     problem_if_dead,
     recorded,
     warm,
+)
+from kwharness.build.form import (
+    LOAD_INLINE,
+    NATIVE,
+    BuildFailed,
 )
 from kwharness.clients.errors import (
     WorkerError,
@@ -62,9 +63,9 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
     finally:
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
-        parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
+        parsed = {"normalised_hash": "", "language": "", "form": forms.NONE, "problems": [answer]}
         return parsed | {"triton": False, "lazy": True, "given": ""}
-    return reports.parsed_source(answer)
+    return reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
 
 
 def export(
@@ -148,7 +149,7 @@ def build(
 def _blank(language: str) -> dict[str, Any]:
     """Returns a result of which nothing is known yet."""
     return {
-        "build": {"seconds": 0.0, "cached": False, "form": "none"},
+        "build": {"seconds": 0.0, "cached": False, "form": forms.NONE},
         "status": "",
         "reason": "",
         "artifacts": [],
@@ -312,7 +313,7 @@ def _build_ahead(
         )
         if isinstance(answer, str):
             raise Failed("rejected", answer)
-        parsed = reports.parsed_source(answer)
+        parsed = reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
         result["normalised_hash"] = parsed["normalised_hash"]
         result["language"] = parsed["language"] or result["language"]
         result["build"]["form"] = parsed["form"]
@@ -324,7 +325,7 @@ def _build_ahead(
                 errors=[reports.diagnostic_of(p) for p in parsed["problems"]],
             )
         result["triton"] = parsed["triton"]
-        if parsed["form"] in ("none", "triton"):
+        if not forms.is_built(parsed["form"]):
             return False  # nothing to build yet: importing it is the candidate worker's business
         _build_first(worker, text, shop)
         if runs.early:

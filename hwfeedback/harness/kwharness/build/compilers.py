@@ -17,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kernelwright
-from kwharness.build import artifacts, headers, object_digest
+from kwharness.build import headers, object_digest
 from kwharness.build.cuda_toolkit import _found, cuda_folders, cuda_includes, cuda_runtime, gencode
 from kwharness.build.diagnostics import errors, resources, vectorisation
+from kwharness.build.form import NATIVE
 from kwharness.build.reaches import reaches
 from kwharness.build.torch_headers import SHIM, in_torchs_words, lacking, only_a_header
 from kwharness.clients.workshop import sources_of
@@ -377,7 +378,7 @@ def _finish(
     if not command[0]:
         return {"code": 127, "object": "", "log": "g++ was not found", "seconds": 0.0, "errors": []}
     start = time.monotonic()
-    code, log = run(command, folder, fixed=request["kind"] == artifacts.NATIVE)
+    code, log = run(command, folder, fixed=request["kind"] == NATIVE)
     return _done(code, log, folder, request, start, report)
 
 

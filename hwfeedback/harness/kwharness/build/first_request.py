@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 import kernelwright
-from kwharness.build import artifacts
+from kwharness.build import artifacts, form_native, forms
 
 # What may be imported on the way: it is there, and importing it fails for nobody.
 _PLAIN = frozenset(
@@ -38,7 +38,7 @@ def first_request(text: str) -> dict[str, Any] | None:
             return None
         artifacts.of_file(text)
         source = kernelwright._inlined(call["source"], kernelwright.headers)
-        return artifacts.native_request(source, call["flags"], call["name"], call["language"])
+        return form_native.request_of(source, call["flags"], call["name"], call["language"])
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
 
@@ -122,7 +122,7 @@ class _Reader:
         texts = isinstance(told["source"], str) and isinstance(told["name"], str)
         if not texts or not _LABEL.fullmatch(told["name"]) or isinstance(told["flags"], str):
             raise _Unknown
-        if told["language"] not in ("cpp", "cuda"):
+        if told["language"] not in forms.LANGUAGES:
             raise _Unknown
         return told
 

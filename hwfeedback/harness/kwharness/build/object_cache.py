@@ -22,7 +22,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.build import compilers, headers, reports, torch_headers
-from kwharness.build.artifacts import (
+from kwharness.build.form import (
     NATIVE,
     TRITON,
 )

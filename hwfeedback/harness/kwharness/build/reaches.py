@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from kwharness.build import artifacts
+from kwharness.build.form import NATIVE
 
 # What a kernel has no use for: PyTorch's kernels past the dispatcher, where no trace sees them, the
 # dispatcher itself and what it tells of calls, the interpreter that it runs in, and whatever finds
@@ -54,6 +54,6 @@ def reaches(built: str, kind: str) -> list[str]:
         if _PAST_DISPATCH.match(n)
         or _UNSEEN.match(n)
         or _ELSEWHERE.fullmatch(n)
-        or (kind == artifacts.NATIVE and _PYTHON.fullmatch(n))
+        or (kind == NATIVE and _PYTHON.fullmatch(n))
     ]
     return sorted(bad)[:MAX_REACHES]

@@ -8,7 +8,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.constants import SHARED
-from kwharness.build import diagnostics, headers, sass, source
+from kwharness.build import diagnostics, headers, sass
 from kwharness.clients.errors import (
     sentence,
 )
@@ -17,6 +17,7 @@ from kwharness.clients.workshop import Failed, name_of, sources_of
 _NOT_INLINED = re.compile(r"\b(kw/\w{1,40}\.h): No such file|cannot open source file \"(kw/\w+\.h)")
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = diagnostics.MAX_DIAGNOSTICS
+MAX_PROBLEMS = 20  # of a text
 MAX_TOLD = 300  # characters of why something was not built, before all else
 FOR_A_GPU = SHARED.for_a_gpu
 
@@ -60,7 +61,8 @@ def message_of(answer: dict[str, Any]) -> str:
     return sentence(str(error.get("message", "")))[:300] if isinstance(error, dict) else ""
 
 
-def parsed_source(answer: dict[str, Any]) -> dict[str, Any]:
+def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> dict[str, Any]:
+    """Returns what a parser says of a text (source.parse), which may be of one of these forms."""
     problems = answer.get("problems")
     if not answer.get("ok"):
         problems = [f"reading the source fails: {message_of(answer)}"]
@@ -72,13 +74,13 @@ def parsed_source(answer: dict[str, Any]) -> dict[str, Any]:
     return {
         "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
         "language": word("language", "[a-z]{1,16}", ""),
-        "form": word("form", "native|load_inline|triton|none", "none"),
+        "form": word("form", "|".join(forms), forms[-1]),
         "triton": answer.get("triton") is True,
         "lazy": answer.get("lazy") is not False,
         "given": word("given", r"\w{1,100}", ""),
         "problems": [
             sentence(str(p)[:500])
-            for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())
+            for p in (problems[:MAX_PROBLEMS] if isinstance(problems, list) else ())
         ],
     }
 

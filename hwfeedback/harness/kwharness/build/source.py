@@ -11,16 +11,15 @@ import ast
 import codecs
 import hashlib
 import io
-import re
 import tokenize
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from kwharness.base.constants import SHARED
+from kwharness.build import forms, reports
 
 MAX_BYTES = {"candidate": 1 << 20, "reference": SHARED.max_reference_bytes}
-MAX_PROBLEMS = 20
 
 
 def parse(text: str, what: str) -> dict[str, Any]:
@@ -32,14 +31,19 @@ def parse(text: str, what: str) -> dict[str, Any]:
     ``what`` is "reference" or "candidate". A text that is not Python has the hash "" and one
     problem.
     """
-    result: dict[str, Any] = {"normalised_hash": "", "language": "", "form": "none", "problems": []}
+    result: dict[str, Any] = {
+        "normalised_hash": "",
+        "language": "",
+        "form": forms.NONE,
+        "problems": [],
+    }
     result |= {"triton": False, "lazy": True, "given": ""}
     try:
         tree = _tree(text, MAX_BYTES[what])
         result["normalised_hash"] = _hash(tree)
         if what == "candidate":
             result["language"], result["form"] = _language(tree)
-            result["triton"] = _imports_triton(tree)
+            result["triton"] = any(f.module and _imports(tree, f.module) for f in forms.FORMS)
             result["lazy"] = _builds_within(tree)
             # However it comes by it: whoever imports the file will see whether it is there.
             none = [(0, "the source defines no class ModelNew")]
@@ -52,7 +56,7 @@ def parse(text: str, what: str) -> dict[str, Any]:
         seen = dict.fromkeys(
             f"line {line}: {what}" if line else what for line, what in sorted(found)
         )
-        result["problems"] = list(seen)[:MAX_PROBLEMS]
+        result["problems"] = list(seen)[: reports.MAX_PROBLEMS]
     except SourceError as e:
         result["problems"] = [str(e)]
     except (RecursionError, MemoryError):
@@ -224,9 +228,6 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
 
 
-_BUILDS = re.compile(r"kernelwright\.native|(.*\.)?cpp_extension\.load(_inline)?")
-
-
 def _builds_within(tree: ast.Module) -> bool:
     """Whether a call that builds something seems to lie in a function, or to have another name."""
     aliases = _aliases(tree)
@@ -240,50 +241,32 @@ def _builds_within(tree: ast.Module) -> bool:
         stack.extend(ast.iter_child_nodes(node))
     called: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _BUILDS.fullmatch(_dotted(node.func, aliases)):
+        if isinstance(node, ast.Call) and forms.CALLS.fullmatch(_dotted(node.func, aliases)):
             called.add(id(node.func))
             if id(node) not in top:
                 return True
     names = (n for n in ast.walk(tree) if isinstance(n, (ast.Name, ast.Attribute)))
-    return any(_BUILDS.fullmatch(_dotted(n, aliases)) for n in names if id(n) not in called)
+    return any(forms.CALLS.fullmatch(_dotted(n, aliases)) for n in names if id(n) not in called)
 
 
 def _language(tree: ast.Module) -> tuple[str, str]:
-    """Returns the language and the form ("native", "load_inline", "triton" or "none") that the text
-    seems to use.
-    """
+    """Returns the language and the form (forms.KINDS, "none") that the text seems to use."""
     aliases = _aliases(tree)
-    language, form = ("triton", "triton") if _imports_triton(tree) else ("cpp", "none")
+    used = [f for f in forms.FORMS if f.module and _imports(tree, f.module)]
+    language = used[0].kind if used else "cpp"
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        path = _dotted(node.func, aliases)
-        given = {k.arg: k.value for k in node.keywords}
-        if path == "kernelwright.native":
-            form = "native"
-            wanted = given.get("language", node.args[1] if len(node.args) > 1 else None)
-            if isinstance(wanted, ast.Constant) and wanted.value == "cuda":
-                language = "cuda"
-        elif path.endswith(("cpp_extension.load_inline", "cpp_extension.load")):
-            form = form if form == "native" else "load_inline"
-            sources = given.get("cuda_sources")
-            texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
-            named = any(isinstance(t, str) and t.endswith(".cu") for t in texts)
-            empty = isinstance(sources, (ast.List, ast.Constant)) and _empty(sources)
-            if (sources is not None and not empty) or (path.endswith("load") and named):
-                language = "cuda"
-    return language, form
+        form = forms.called(_dotted(node.func, aliases)) if isinstance(node, ast.Call) else None
+        if form is not None and isinstance(node, ast.Call):
+            language = form.language(node) or language
+            used.append(form)
+    return language, next((f.kind for f in forms.FORMS if f in used), forms.NONE)
 
 
-def _imports_triton(tree: ast.Module) -> bool:
-    modules: list[str] = []
+def _imports(tree: ast.Module, module: str) -> bool:
+    found: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            modules += [a.name for a in node.names]
+            found += [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            modules.append(node.module or "")
-    return any(m.split(".")[0] == "triton" for m in modules)
-
-
-def _empty(node: ast.List | ast.Constant) -> bool:
-    return not (node.elts if isinstance(node, ast.List) else node.value)
+            found.append(node.module or "")
+    return any(m.split(".")[0] == module for m in found)

@@ -22,7 +22,7 @@ _PLACE = re.compile(r"[^\s:(]*/(main\.cpp|cuda\.cu)([:(])(\d{1,9})")
 
 
 def compile_as_torch(request: dict[str, Any], home: str) -> dict[str, Any]:
-    """Compiles a request (artifacts.inline_request, load_request) below ``home``. Returns the
+    """Compiles a request (form_extension.inline_request, load_request) below ``home``. Returns the
     report of compilers.py.
     """
     import torch.utils.cpp_extension as torchs

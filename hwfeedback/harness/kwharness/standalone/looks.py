@@ -14,7 +14,8 @@ from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from kwharness.base import paths
-from kwharness.build import artifacts, object_digest
+from kwharness.build import object_digest
+from kwharness.build.form import LOAD_INLINE
 from kwharness.machine import toolchain
 from kwharness.standalone import sanitizers
 from kwharness.standalone.interpreter import (
@@ -63,7 +64,7 @@ class Server:
     def _run(self, msg: dict[str, Any], fds: list[int], folder: str) -> int:
         if folders := msg.get("cutlass"):
             os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
-            if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
+            if LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
                 os.environ["CPATH"] = ":".join(folders)
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)

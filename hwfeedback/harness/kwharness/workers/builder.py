@@ -19,7 +19,6 @@ from kwharness.build import (
     forbidden,
     sass,
     source,
-    torch_extension,
 )
 from kwharness.export import inline_loader
 from kwharness.standalone import looks
@@ -115,20 +114,13 @@ def _record(text: str, *, forbids: bool) -> dict[str, Any]:
 
 def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
     request = msg["request"]
-    if request["kind"] == artifacts.NATIVE:
-        early_builder.compile_native(channel, request)
+    if request["kind"] not in ("header", "helper"):
+        early_builder.compiled(channel, request, light, with_torch=True)
         return
     with tempfile.TemporaryDirectory() as folder:
         if request["kind"] == "header":
             more = cuda_toolkit.cuda_includes() if request["cuda"] else ()
             built = compilers.compile_header(request["flags"], light, folder, more)
-            report: dict[str, Any] = {"object": built}
-        elif request["kind"] == "helper":
-            report = {"object": compilers.compile_helper(light, folder)}
-        elif request.get("whole"):
-            report = torch_extension.compile_as_torch(request, folder)
-        elif request.get("language") == "cuda":
-            report = compilers.compile_inline_cuda(request, folder, light)
         else:
-            report = compilers.compile_inline(request, folder, light)
-        early_builder.answer(channel, report)
+            built = compilers.compile_helper(light, folder)
+        early_builder.answer(channel, {"object": built})

@@ -65,14 +65,14 @@ class Candidate:
     def load(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Imports the candidate, with what the builder made of its C++ in place of building."""
         torch.set_num_threads(int(msg.get("threads") or 1))
-        from kwharness.build import artifacts
+        from kwharness.build import artifacts, form
 
         workshop = fds.pop() if msg.get("asks") else -1
         given, text = msg.get("artifacts") or [], msg["source"]
         objects = artifacts.Objects(given, fds, msg.get("failed") or [], workshop)
         artifacts.of_file(text, handed_out=msg.get("handed_out") is True)
         recorder = None
-        kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == artifacts.TRITON]
+        kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == form.TRITON]
         if msg.get("stand_in"):
             artifacts.stand_in(objects)
             text = inline_loader.read_as(

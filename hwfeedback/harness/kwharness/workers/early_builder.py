@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 from kwharness.base.protocol import Channel, Closed
-from kwharness.build import artifacts, compilers, first_request, sass, source
+from kwharness.build import first_request, forms, sass, source
 from kwharness.export import inline_loader
 
 
@@ -37,7 +37,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
 def _answer(channel: Channel, msg: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the answer, None where it was given."""
     if msg["op"] == "compile":
-        compile_native(channel, msg["request"])
+        compiled(channel, msg["request"], with_torch=False)
         return None
     text = msg["source"]
     if msg["op"] == "first":
@@ -46,18 +46,14 @@ def _answer(channel: Channel, msg: dict[str, Any]) -> dict[str, Any] | None:
     return source.parse(inline_loader.read_as(text) if candidate else text, msg["what"])
 
 
-def compile_native(channel: Channel, request: dict[str, Any]) -> None:
-    """Compiles a source of ``native`` and answers with the object."""
-    if request["kind"] != artifacts.NATIVE:
-        raise ValueError(f"it is {request['kind']!r:.40}")
+def compiled(
+    channel: Channel, request: dict[str, Any], light: str = "", *, with_torch: bool
+) -> None:
+    """Compiles a request and answers with the object."""
+    if forms.built(request["kind"]).needs_torch and not with_torch:
+        raise ValueError(f"{request['kind']} is compiled where torch is")
     with tempfile.TemporaryDirectory() as folder:
-        if request["launched"]:
-            report = compilers.compile_kernels(request, folder)
-        elif request["language"] == "cuda":
-            report = compilers.compile_cuda(request, folder)
-        else:
-            report = compilers.compile_native(request, folder)
-        answer(channel, report)
+        answer(channel, forms.compiled(request, folder, light))
 
 
 def answer(channel: Channel, report: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ def stand_in_for_the_compiler(objects: Any) -> None:
     """The loader in an exported file runs the compiler, which this sandbox forbids: give it what
     the builder made, or makes, of the same source (``objects`` is artifacts.Objects).
     """
-    from kwharness.build import artifacts
+    from kwharness.build import form_native
+    from kwharness.build.form import NATIVE, BuildFailed
 
     real = subprocess.run
 
@@ -23,9 +24,9 @@ def stand_in_for_the_compiler(objects: Any) -> None:
             return real(command, **more)  # another program's: Triton starts some
         source, flags, language = asked
         try:
-            request = artifacts.native_request(source, flags, artifacts.NATIVE, language)
+            request = form_native.request_of(source, flags, NATIVE, language)
             found = objects.path(request)
-        except artifacts.BuildFailed as e:
+        except BuildFailed as e:
             return subprocess.CompletedProcess(command, 1, "", str(e))
         os.symlink(found, os.path.join(more["cwd"], "built.so"))
         return subprocess.CompletedProcess(command, 0, "", "")

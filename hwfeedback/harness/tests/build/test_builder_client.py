@@ -12,11 +12,11 @@ import torch
 from test_cuda_driver import in_a_process
 
 from kwharness.build import (
-    artifacts,
     build_process,
     builder_client,
     compilers,
     diagnostics,
+    form,
     object_cache,
     reaches,
 )
@@ -426,4 +426,4 @@ def test_symbols_of_the_dispatcher_are_told_from_those_of_headers(tmp_path):
     (tmp_path / "source.cpp").write_text(text)
     command = [toolchain.compiler(), "-shared", "-fPIC", "source.cpp", "-o", "built.so"]
     assert compilers.run(command, str(tmp_path)) == (0, "")
-    assert reaches.reaches(str(tmp_path / "built.so"), artifacts.LOAD_INLINE) == sorted(bad)
+    assert reaches.reaches(str(tmp_path / "built.so"), form.LOAD_INLINE) == sorted(bad)

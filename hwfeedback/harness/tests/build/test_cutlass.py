@@ -16,7 +16,7 @@ import pytest
 from test_builder_client import build
 
 import kernelwright
-from kwharness.build import artifacts, builder_client, compilers
+from kwharness.build import artifacts, builder_client, compilers, form_native
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
 from kwharness.referee import doctor
@@ -312,7 +312,7 @@ def test_an_exported_file_gets_what_was_built(
     made = tmp_path / "object"
     made.write_text("of the builder")
     fd = os.open(made, os.O_RDONLY)
-    key = artifacts.native_key(SOURCE, ["-DX"], "cuda")
+    key = form_native.key_of(SOURCE, ["-DX"], "cuda")
     given = artifacts.Objects([{"request": key}], [fd])
     stand_in_compiler.stand_in_for_the_compiler(given)
     path = kernelwright._build(SOURCE, ("-DX",), "native", "cuda")

@@ -19,7 +19,7 @@ import torch
 from test_builder_client import build
 
 import kernelwright
-from kwharness.build import artifacts, headers, object_cache
+from kwharness.build import artifacts, form_extension, form_native, headers, object_cache
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
 
@@ -330,7 +330,7 @@ def test_other_headers_are_another_build(
     def anew() -> tuple[str, str]:
         for known in (headers.texts, headers.digest, headers._body, headers._whole):
             known.cache_clear()
-        request = artifacts.native_request(headers.inlined(source), (), "f")
+        request = form_native.request_of(headers.inlined(source), (), "f")
         return object_cache.build_key(CANDIDATE, "cpu", "", False), object_cache.object_key(request)
 
     before = anew()
@@ -353,7 +353,7 @@ def test_nobody_puts_others_in_their_place(tmp_path: pathlib.Path) -> None:
     given = {"name": "f", "cpp_sources": source, "extra_include_paths": [str(tmp_path)]}
     artifacts.of_file(f"SOURCE = r'''{source}'''")
     try:
-        request = artifacts.inline_request(given)
+        request = form_extension.inline_request(given)
     finally:
         artifacts.of_file("")
     assert request["sources"] == [headers.inlined(source)]

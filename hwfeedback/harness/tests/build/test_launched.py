@@ -20,7 +20,7 @@ from test_builder_client import build
 from test_cuda_driver import in_a_process
 
 import kernelwright
-from kwharness.build import build_requests, diagnostics, object_cache
+from kwharness.build import diagnostics, forms, object_cache
 from kwharness.machine import toolchain
 
 EXAMPLE = (
@@ -327,8 +327,8 @@ def test_who_lies_about_its_form_is_refused(server: Any, tmp_path: pathlib.Path)
     )
     request = {"kind": "native", "language": "cuda", "flags": [], "name": "native"}
     request |= {"source": whole.split('r"""')[1].split('"""')[0], "launched": True}
-    asked = build_requests.checked_request(request, "sm_90a")
-    truly = build_requests.checked_request({**request, "launched": False}, "sm_90a")
+    asked = forms.checked_request(request, "sm_90a")
+    truly = forms.checked_request({**request, "launched": False}, "sm_90a")
     assert asked["request"] == truly["request"]
     assert object_cache.object_key(asked) != object_cache.object_key(truly)
 

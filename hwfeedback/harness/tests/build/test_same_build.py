@@ -24,8 +24,11 @@ from test_inline_loader import AS_IF
 import kernelwright
 from kwharness.build import (
     artifacts,
-    build_requests,
     compilers,
+    form,
+    form_extension,
+    form_native,
+    forms,
     headers,
     object_cache,
     object_digest,
@@ -247,10 +250,10 @@ def test_a_header_in_an_odd_line_is_told_of(server: Any, tmp_path: pathlib.Path)
 def test_another_header_is_another_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is built is known by the text that the compiler reads."""
     source = f"#include <kw/exp.h>\n{WORK}"
-    before = artifacts.native_request(headers.inlined(source), (), "f")
+    before = form_native.request_of(headers.inlined(source), (), "f")
     needs, text = headers._whole()["kw/exp.h"]
     monkeypatch.setitem(headers._whole(), "kw/exp.h", (needs, text + "\n// another"))
-    after = artifacts.native_request(headers.inlined(source), (), "f")
+    after = form_native.request_of(headers.inlined(source), (), "f")
     assert object_cache.object_key(before) != object_cache.object_key(after)
 
 
@@ -441,8 +444,8 @@ def test_torch_is_given_the_same(
     other = given | {"cpp_sources": "int f(int x) { return x; }"}  # so its name has a number then
     artifacts.of_file("", handed_out=True)
     try:
-        artifacts.inline_request(other)
-        raw = {"kind": artifacts.LOAD_INLINE, **artifacts.inline_request(given)}
+        form_extension.inline_request(other)
+        raw = {"kind": form.LOAD_INLINE, **form_extension.inline_request(given)}
     finally:
         artifacts.of_file("")
     for one in (other, given):
@@ -459,7 +462,7 @@ def test_torch_is_given_the_same(
 
     monkeypatch.setattr(compilers, "run", run)
     done = torch_extension.compile_as_torch(
-        build_requests.checked_request(raw, arch, whole=True), str(tmp_path / "ours")
+        forms.checked_request(raw, arch, whole=True), str(tmp_path / "ours")
     )
     ours = pathlib.Path(done["object"]).parent
     assert ours.relative_to(tmp_path / "ours") == theirs.relative_to(tmp_path / "user")

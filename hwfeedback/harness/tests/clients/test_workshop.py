@@ -14,7 +14,13 @@ import pytest
 import waiting
 
 from kwharness.base.protocol import Channel, Closed, ProtocolError
-from kwharness.build import artifacts, build_process, build_requests, object_cache
+from kwharness.build import (
+    build_process,
+    form_extension,
+    form_native,
+    forms,
+    object_cache,
+)
 from kwharness.clients import workshop
 from kwharness.clients.workshop import Failed, Workshop
 
@@ -30,7 +36,7 @@ class Maker:
     def checked(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict) or not isinstance(raw.get("source"), str):
             raise Failed("rejected", "the candidate's request to build is malformed: no source")
-        key = artifacts.native_key(raw["source"], ())
+        key = form_native.key_of(raw["source"], ())
         return {"kind": "native", "name": "k", "source": raw["source"], "request": key}
 
     def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -282,22 +288,22 @@ def test_a_malformed_request_is_refused(raw: Any) -> None:
 
 
 def test_a_key_is_made_where_it_is_built() -> None:
-    wrong = {**NATIVE, "request": artifacts.native_key("another source", ())}
-    asked = build_requests.checked_request(wrong, "")
-    assert asked["request"] == artifacts.native_key(NATIVE["source"], ())
+    wrong = {**NATIVE, "request": form_native.key_of("another source", ())}
+    asked = forms.checked_request(wrong, "")
+    assert asked["request"] == form_native.key_of(NATIVE["source"], ())
     files = {**INLINE, "files": {"a.h": "1"}, "asked": "f_17"}
-    one, other = (build_requests.checked_request({**files, "files": {"a.h": t}}, "") for t in "12")
+    one, other = (forms.checked_request({**files, "files": {"a.h": t}}, "") for t in "12")
     assert object_cache.object_key(one) != object_cache.object_key(other), "by every header"
-    named = build_requests.checked_request({**files, "asked": "f_18"}, "")
+    named = forms.checked_request({**files, "asked": "f_18"}, "")
     assert object_cache.object_key(one) == object_cache.object_key(named), "a name is an alias"
 
 
 def test_a_name_that_means_something_is_kept() -> None:
     def name(source: str, name: str = "f_17") -> str:
-        return artifacts.inline_request({"name": name, "cpp_sources": source})["name"]
+        return form_extension.inline_request({"name": name, "cpp_sources": source})["name"]
 
     plain = "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}"
-    assert name(plain).startswith(artifacts.ANY_NAME) and name(plain) == name(plain, "f_18")
+    assert name(plain).startswith(form_extension.ANY_NAME) and name(plain) == name(plain, "f_18")
     assert name(plain) != name(plain + "\n"), "another object has another"
     assert name("TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {}") == "f_17"
     assert name("PYBIND11_MODULE(mine, m) {}", "mine") == "mine"
@@ -313,7 +319,7 @@ def test_headers_of_ones_own_are_handed_over(tmp_path: Any) -> None:
         (folder / "kernels" / "unused.h").write_text(f"int {where};\n")
         (folder / "kernels" / "k.cpp").write_text("#include <a.h>\n")
     requests = [
-        artifacts.load_request(
+        form_extension.load_request(
             {
                 "name": f"ext_{where}",
                 "sources": [tmp_path / where / "kernels" / "k.cpp"],
@@ -327,8 +333,8 @@ def test_headers_of_ones_own_are_handed_over(tmp_path: Any) -> None:
     assert one["units"] == ["kernels/k.cpp"] and set(one["files"]) == {"include/a.h", "kernels/b.h"}
     assert one["folders"] == ["include", "kernels"] and one["include_paths"] == ["/usr/include"]
     assert one["flags"] == ["-O2"]
-    assert artifacts.inline_key(one) == artifacts.inline_key(requests[1]), "wherever they lie"
+    assert form_extension.key_of(one) == form_extension.key_of(requests[1]), "wherever they lie"
     with pytest.raises(OSError):
-        artifacts.load_request({"name": "x", "sources": [str(tmp_path / "none.cpp")]})
+        form_extension.load_request({"name": "x", "sources": [str(tmp_path / "none.cpp")]})
     with pytest.raises(ValueError, match="C\\+\\+ and CUDA"):
-        artifacts.load_request({"name": "x", "sources": [str(tmp_path / "none.o")]})
+        form_extension.load_request({"name": "x", "sources": [str(tmp_path / "none.o")]})

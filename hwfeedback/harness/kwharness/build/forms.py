@@ -1,0 +1,72 @@
+"""The forms in which candidates have custom code made: to add a language, add a row."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kwharness.build import compiler_flags, form_extension, form_native, reports
+from kwharness.build.form import TRITON, Form, Report, Request, Way
+from kwharness.clients.workshop import Failed
+
+# The first one that a text uses is its form.
+FORMS = (
+    form_native.FORM,
+    form_extension.INLINE,
+    form_extension.WORK_FOLDER,
+    Form(TRITON, module="triton"),  # torch_compile/triton_cache.py has what is made of its kernels
+)
+NONE = "none"  # the form of a text that uses none
+KINDS = tuple(dict.fromkeys(f.kind for f in FORMS))
+CALLS = re.compile("|".join(f.calls.pattern for f in FORMS if f.calls is not None))
+LANGUAGES = ("cpp", "cuda")
+
+
+def called(name: str) -> Form | None:
+    """Returns the form that a function of this dotted name is called for."""
+    return next((f for f in FORMS if f.calls is not None and f.calls.fullmatch(name)), None)
+
+
+def built(kind: str) -> Form:
+    """Returns the form of a kind of requests. Raises KeyError."""
+    found = next((f for f in FORMS if f.kind == kind and f.compile is not None), None)
+    if found is None:
+        raise KeyError(f"{kind!r:.40} is nothing that is built")
+    return found
+
+
+def is_built(kind: str) -> bool:
+    """Whether something is made of a text of this form before it is called."""
+    return any(f.kind == kind and f.compile is not None for f in FORMS)
+
+
+def replace(way: Way) -> None:
+    """Has every form ask for what it would build, in this process."""
+    for form in FORMS:
+        form.replace(way)
+
+
+def checked_request(raw: Any, arch: str, *, whole: bool = False) -> Request:
+    """Returns a request as it is built, with a key of ours. Raises Failed, and KeyError, TypeError,
+    ValueError for what is none. ``whole``: see builder_client.workshop.
+    """
+    if not isinstance(raw, dict):
+        raise ValueError("not a dict")
+    if raw.get("language", "cpp") not in LANGUAGES:
+        raise ValueError("language")
+    form = built(raw["kind"])
+    assert form.checked is not None
+    cuda = form.for_a_gpu(raw)
+    if cuda and not arch:
+        raise Failed("rejected", reports.FOR_A_GPU)
+    try:
+        return form.checked(raw, arch if cuda else "", whole)
+    except compiler_flags.Refused as e:
+        raise Failed("rejected", str(e)) from e
+
+
+def compiled(request: Request, folder: str, light: str = "") -> Report:
+    """Compiles a request in a folder. ``light``: the folder of our lighter headers, or ""."""
+    form = built(request["kind"])
+    assert form.compile is not None
+    return form.compile(request, folder, light)
