@@ -1,5 +1,5 @@
 """Prints how long the convolutions of references take in float64 on a GPU: by cuDNN, and by
-PyTorch itself, which the judge has transposed ones done by.
+PyTorch itself, which the referee has transposed ones done by.
 
 The folder of references is given by path: KernelBench's level 1, say. Their code is run in this
 process.

@@ -23,7 +23,7 @@ sys.path[:0] = [
     *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
-from judging import Judge  # noqa: E402
+from evaluating import Evaluator  # noqa: E402
 from test_cuda_driver import SEES  # noqa: E402
 
 STAGES = ("inspect", "calibrate", "quick", "certify")
@@ -49,16 +49,16 @@ class Peak(threading.Thread):
         return most
 
 
-def stage(judge: Judge, what: str, text: str) -> str:
+def stage(evaluator: Evaluator, what: str, text: str) -> str:
     """Returns what came of it, "" where that is good."""
     if what == "inspect":
-        judge.task(text)
+        evaluator.task(text)
         return ""
     if what == "calibrate":
-        judge.calibration(text)
+        evaluator.calibration(text)
         return ""
     more: dict[str, Any] = {"time": True, "want_baselines": ["eager"], "require_custom": False}
-    v = judge.verdict(text, text + "\nModelNew = Model\n", what, **more)
+    v = evaluator.verdict(text, text + "\nModelNew = Model\n", what, **more)
     return "" if v["status"] in ("correct", "certified") else f"{v['status']}: {v['reason']}"
 
 
@@ -73,7 +73,10 @@ def main() -> None:
     peak.start()
     print("| task | GiB a call | " + " | ".join(f"{s}, s (GiB)" for s in STAGES) + " |")
     print("|---|---:|" + "---:|" * len(STAGES))
-    with tempfile.TemporaryDirectory() as cache, contextlib.closing(Judge(cache, place)) as judge:
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        contextlib.closing(Evaluator(cache, place)) as evaluator,
+    ):
         for path in args.reference:
             if time.monotonic() > end:
                 break
@@ -83,14 +86,14 @@ def main() -> None:
                 begun = time.perf_counter()
                 peak.take()
                 try:
-                    said = stage(judge, what, text)
+                    said = stage(evaluator, what, text)
                 except Exception as e:  # the others are measured all the same
                     said = f"{type(e).__name__}: {e}".partition("\n")[0]
                 took = time.perf_counter() - begun
                 cells.append(f"{took:.1f} ({peak.take() / 1024:.0f}){' ' + said if said else ''}")
                 if said and what in STAGES[:2]:
                     break
-            size = judge.tasks.get(text, {}).get("least_bytes", 0) / 2**30
+            size = evaluator.tasks.get(text, {}).get("least_bytes", 0) / 2**30
             print(f"| {path.stem} | {size:.1f} | {' | '.join(cells)} |", flush=True)
 
 

@@ -33,7 +33,7 @@ sys.path[:0] = [
     *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
-from judging import Judge, evaluate, processes_of  # noqa: E402
+from evaluating import Evaluator, evaluate, processes_of  # noqa: E402
 from test_master_rule import EAGER, Compiled  # noqa: E402
 
 from kwharness.base.requests import Workplace  # noqa: E402
@@ -51,7 +51,9 @@ COMPILE_S = 300.0
 MODES = ("compile", "max-autotune-no-cudagraphs")
 
 
-def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> dict[str, Any]:
+def row_of(
+    evaluator: Evaluator, path: pathlib.Path, level: str, modes: list[str]
+) -> dict[str, Any]:
     """Judges one reference's honest forms. What is no verdict is an ``error``, and a form that is
     not compiled in time is ``late``.
     """
@@ -59,22 +61,24 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
     text = path.read_text()
     row: dict[str, Any] = {"name": path.stem, "level": level, "forms": {}, "late": []}
     try:
-        task = judge.task(text)
+        task = evaluator.task(text)
         row["flags"] = task["flags"]
-        request = judge.request(text, text + EAGER, level, {"time": False, "require_custom": False})
+        request = evaluator.request(
+            text, text + EAGER, level, {"time": False, "require_custom": False}
+        )
         request |= {"sandbox": "weak", "cold": False, "threads": 4}
         with contextlib.ExitStack() as ends:
-            reference = started(judge, request, ends)
+            reference = started(evaluator, request, ends)
             calibration = calibrate(reference)
             for mode in modes:
                 with contextlib.ExitStack() as over:
-                    form = Compiled(started(judge, request, over), mode)
+                    form = Compiled(started(evaluator, request, over), mode)
                     try:
                         row["forms"][mode] = compiled(reference, form, calibration, level)
                     except WorkerLate:
                         row["late"].append(mode)
         request["known"] = {"calibration": calibration.to_json()}
-        v = evaluate(judge.server, request)["verdict"]
+        v = evaluate(evaluator.server, request)["verdict"]
         row["forms"]["eager"] = v["reason"] if v["status"] not in ("correct", "certified") else ""
         families = v["correctness"]["families"]
         row["families"] = len(families)
@@ -88,9 +92,11 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
     return row
 
 
-def started(judge: Judge, request: dict[str, Any], ends: contextlib.ExitStack) -> ReferenceClient:
+def started(
+    evaluator: Evaluator, request: dict[str, Any], ends: contextlib.ExitStack
+) -> ReferenceClient:
     """Returns a process that has loaded the reference and may compile it."""
-    client = processes_of(judge.server, request).reference(compiles=True, timeout=COMPILE_S)
+    client = processes_of(evaluator.server, request).reference(compiles=True, timeout=COMPILE_S)
     ends.callback(client.kill)
     return client
 
@@ -173,12 +179,12 @@ def call_bytes(paths: list[pathlib.Path]) -> dict[str, int]:
     return sizes
 
 
-def judge_all(judge: Judge, paths: list[pathlib.Path], args: argparse.Namespace) -> None:
+def rows_of(evaluator: Evaluator, paths: list[pathlib.Path], args: argparse.Namespace) -> None:
     """Judges what is not in the file yet, nor at work in a process beside this one."""
     end = time.monotonic() + args.seconds
     folder = args.results.with_suffix(".locks")
     folder.mkdir(exist_ok=True)
-    shares = Shares(folder, device_of(Workplace.from_json(judge.place).gpu))
+    shares = Shares(folder, device_of(Workplace.from_json(evaluator.place).gpu))
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as another:
         sizes = another.submit(call_bytes, paths).result()
     while time.monotonic() < end:
@@ -198,7 +204,7 @@ def judge_all(judge: Judge, paths: list[pathlib.Path], args: argparse.Namespace)
                     waiting = True
                     continue
                 with taken:
-                    row = row_of(judge, path, args.level, args.modes)
+                    row = row_of(evaluator, path, args.level, args.modes)
                 with args.results.open("a") as f:
                     f.write(json.dumps(row) + "\n")
         if not waiting:
@@ -275,8 +281,11 @@ def main() -> None:
         from test_cuda_driver import SEES
 
         place = {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]}
-    with tempfile.TemporaryDirectory() as cache, contextlib.closing(Judge(cache, place)) as judge:
-        judge_all(judge, paths, args)
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        contextlib.closing(Evaluator(cache, place)) as evaluator,
+    ):
+        rows_of(evaluator, paths, args)
 
 
 if __name__ == "__main__":

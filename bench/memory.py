@@ -22,7 +22,7 @@ sys.path[:0] = [
     *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
-from judging import Judge  # noqa: E402
+from evaluating import Evaluator  # noqa: E402
 from test_sparing import Watch  # noqa: E402
 
 from kwharness.machine import device  # noqa: E402
@@ -70,17 +70,17 @@ def measure(watch: Watch, text: str, spares: bool) -> list[float]:
     device.PEAK = 1 << 60 if spares else 0
     found: list[float] = []
     with tempfile.TemporaryDirectory() as cache:
-        judge = Judge(cache)
+        evaluator = Evaluator(cache)
         try:
             small = text.replace("128, 256", "1, 256")  # what is loaded once is
-            judge.verdict(small, candidate(small), require_custom=False)
+            evaluator.verdict(small, candidate(small), require_custom=False)
             take(watch)
             before = take(watch)
-            for what in (judge.task, judge.calibration, lambda t: verdict(judge, t)):
+            for what in (evaluator.task, evaluator.calibration, lambda t: verdict(evaluator, t)):
                 what(text)
                 found.append((take(watch) - before) / (MIB << 20))
         finally:
-            judge.close()
+            evaluator.close()
     return found
 
 
@@ -88,8 +88,8 @@ def candidate(text: str) -> str:
     return text + "\nModelNew = Model\n"
 
 
-def verdict(judge: Judge, text: str) -> None:
-    v: dict[str, Any] = judge.verdict(text, candidate(text), require_custom=False)
+def verdict(evaluator: Evaluator, text: str) -> None:
+    v: dict[str, Any] = evaluator.verdict(text, candidate(text), require_custom=False)
     if v["status"] != "correct":
         sys.exit(f"{v['status']}: {v['reason']}")
 

@@ -243,7 +243,7 @@ def told(run: Run, tasks: list[str], candidates: list[str]) -> str:
         "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     of_ours = [
-        "\nSeconds of ours within the judge (cost_s), medians:\n",
+        "\nSeconds of ours within the referee (cost_s), medians:\n",
         "| task | candidate | verdict | build | verify | time | the rest | all |",
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]

@@ -28,7 +28,7 @@ sys.path[:0] = [
     *map(str, (ROOT / "hwfeedback" / "harness" / "tests").glob("*/")),
 ]
 
-from judging import Judge  # noqa: E402
+from evaluating import Evaluator  # noqa: E402
 
 from kwharness.profile.profile_forward import TIME  # noqa: E402
 
@@ -105,8 +105,10 @@ def tenth_faster(cycles: int) -> tuple[str, str]:
 class Run:
     """Verdicts, kept in a file."""
 
-    def __init__(self, judge: Judge, path: pathlib.Path, seconds: float, threads: int) -> None:
-        self.judge, self.path, self.threads = judge, path, threads
+    def __init__(
+        self, evaluator: Evaluator, path: pathlib.Path, seconds: float, threads: int
+    ) -> None:
+        self.evaluator, self.path, self.threads = evaluator, path, threads
         self.end = time.monotonic() + seconds
         self.whole = True  # nothing is left for another time
         self.kept: dict[str, list[dict[str, Any]]] = {}
@@ -122,7 +124,7 @@ class Run:
         rows = self.kept.setdefault(name, [])
         while len(rows) < n and time.monotonic() < self.end:
             begun = time.perf_counter()
-            v = self.judge.verdict(
+            v = self.evaluator.verdict(
                 reference,
                 candidate,
                 "quick",
@@ -240,9 +242,9 @@ def main() -> None:
 
         place = {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]}
     with tempfile.TemporaryDirectory() as cache:
-        judge = Judge(cache, place)
+        evaluator = Evaluator(cache, place)
         try:
-            run = Run(judge, args.results, args.seconds, args.threads)
+            run = Run(evaluator, args.results, args.seconds, args.threads)
             if args.what == "spread":
                 spread(run, args.n)
             elif args.what == "agreement":
@@ -250,7 +252,7 @@ def main() -> None:
             else:
                 probabilities(run, args.n, place is not None)
         finally:
-            judge.close()
+            evaluator.close()
     sys.exit(0 if run.whole else os.EX_TEMPFAIL)
 
 

@@ -108,18 +108,18 @@ def main() -> None:
 
 
 def of_files(args: argparse.Namespace) -> None:
-    """Prints a row for each candidate that is a file. The judge's is cost_s.total: what is above it
-    is the command's.
+    """Prints a row for each candidate that is a file. The referee's share is cost_s.total: what is
+    above it is the command's.
     """
     heads = ["candidate", "eager ms", "the first", "**the next ones**", "each of them"]
-    print(f"| {' | '.join([*heads, 'the judge', *named(args), 'rest'])} |")
+    print(f"| {' | '.join([*heads, 'the referee', *named(args), 'rest'])} |")
     print(f"|---|---:|---:|---:|---|{'---:|' * (len(named(args)) + 2)}")
     for path in map(pathlib.Path, args.candidate):
         first, seconds, verdicts = repeated(args, args.reference, path.read_text())
         each = ", ".join(f"{s:.2f}" for s in seconds)
-        judge = statistics.median(v["cost_s"]["total"] for v in verdicts)
+        referee = statistics.median(v["cost_s"]["total"] for v in verdicts)
         cells = [path.name, f"{eager_ms(verdicts):.3g}", f"{first:.2f}"]
-        cells += [f"**{statistics.median(seconds):.2f}**", each, f"{judge:.2f}"]
+        cells += [f"**{statistics.median(seconds):.2f}**", each, f"{referee:.2f}"]
         cells += parts(args, seconds, verdicts)
         print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge, end_fork_servers, fork_server, keep_compiled, new_cache
+from evaluating import Evaluator, end_fork_servers, fork_server, keep_compiled, new_cache
 
 from kwharness.process.fork_client import ForkServer
 
@@ -36,13 +36,13 @@ def server() -> Iterator[ForkServer]:
 
 
 @pytest.fixture(scope="module")
-def judge(
+def evaluator(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Judge]:
+) -> Iterator[Evaluator]:
     """A referee on the CPU, with a cache of its own; where its module says KEEPS_OBJECTS, with what
     was compiled before.
     """
     keeps = getattr(request.module, "KEEPS_OBJECTS", False)
-    j = Judge(new_cache(tmp_path_factory, objects=keeps))
+    j = Evaluator(new_cache(tmp_path_factory, objects=keeps))
     yield j
     j.close()

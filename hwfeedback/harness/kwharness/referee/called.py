@@ -76,8 +76,8 @@ def _compiled_kernels(trial: Trial, program: Program, key: str) -> dict[str, Any
     try:
         # A draw that nothing else is judged by: what is compiled goes to the timed workers.
         tree, inputs = trial.reference.draw(secrets.randbits(62))
-        judge = trial.verification
-        like = (judge.outputs, judge.output_tree, judge.aliases)
+        verification = trial.verification
+        like = (verification.outputs, verification.output_tree, verification.aliases)
         with faults.faults("compiling what it calls", client):
             client.begin_forward(tree, inputs, *like)
             client.finish_forward()

@@ -97,15 +97,15 @@ def keeps_what_it_computed(trial: Trial, failed: findings.Failed) -> tuple[str, 
     """Returns reason and hint where a candidate is right with the weights that it was constructed
     with, and has tensors that it computed of them, which follow no others.
     """
-    plan, judge, made = trial.plan, trial.verification, trial.made
+    plan, verification, made = trial.plan, trial.verification, trial.made
     if failed.status != "wrong" or plan.by_seed or not plan.unknown:
         return None
     own, client = made.state, None
     try:
-        made.state = judge.original
+        made.state = verification.original
         client = trial.candidate(poison=True)
         with trial.verifying(client), faults.faults("being tried again", client):
-            right = judge.right_as_constructed(client)
+            right = verification.right_as_constructed(client)
     except (faults.Fault, findings.Failed):
         right = False  # how it failed before is told
     finally:
@@ -119,25 +119,25 @@ def under_other_seeds(trial: Trial) -> None:
     """Judges a candidate that is judged by the seed under others, too: each time both sides are
     constructed anew, the candidate in a process of its own.
     """
-    made, judge, reference = trial.made, trial.verification, trial.reference
-    if judge.plan is None:
+    made, verification, reference = trial.made, trial.verification, trial.reference
+    if verification.plan is None:
         return
     state, seed = made.state, made.seed
     for _ in range(verify.CONSTRUCTIONS[trial.context.level] - 1):
         trial.processes.construct(reference, secret_draws.secret())
-        made.state = judge.constructed()
-        _judge_constructed(trial)
+        made.state = verification.constructed()
+        _check_constructed(trial)
     made.state = state
     trial.processes.construct(reference, seed)
     reference.set_state(state)
 
 
-def _judge_constructed(trial: Trial) -> None:
+def _check_constructed(trial: Trial) -> None:
     candidate = trial.candidate(poison=True)
     doing = "being constructed under another seed"
     try:
         with trial.verifying(candidate), faults.faults(doing, candidate):
-            trial.verification.judge_constructed(candidate)
+            trial.verification.check_constructed(candidate)
     except findings.Failed as e:
         raise faults.Fault(e.status, f"constructed under another seed: {e}", e.hint) from e
     finally:

@@ -76,7 +76,7 @@ class Evaluation:
             self.processes.begin(True)
             self.opponents.begin()
             try:
-                self._judge(context.beside.submit(self.builds.this))
+                self._fill(context.beside.submit(self.builds.this))
                 parsed = self.builds.parsed()
             except Ill as e:
                 if self.processes.met:
@@ -92,7 +92,7 @@ class Evaluation:
         at_rest = not request.order.last and self.processes.at_rest(met)
         return Answer(self.verdict, self.learned, parsed, self.profiles.passing, at_rest)
 
-    def _judge(self, build: Build) -> None:
+    def _fill(self, build: Build) -> None:
         """Fills the verdict in, whatever the candidate does."""
         v = self.verdict
         try:

@@ -59,13 +59,13 @@ class ExportedFile:
         """From here on the candidate is the standalone file that its user gets: first one that
         takes any shape, until it is known which of them it is right on (``tried``).
         """
-        context, program, judge = trial.context, self.program, trial.verification
+        context, program, verification = trial.context, self.program, trial.verification
         about = describe.about(
             context.request,
             trial.reference.info,
             program.plan or weights.Plan(weights.BY_NAME, True),
-            (judge.draws[0].tree, judge.inputs),
-            judge.outputs,
+            (verification.draws[0].tree, verification.inputs),
+            verification.outputs,
             tried,
             trial.reference.orders,
             made=self._makes,
@@ -112,10 +112,10 @@ class ExportedFile:
         """Starts it by itself, in a new interpreter. ``beside``: while it is verified."""
         if calls.lacking(self.program.form):
             return
-        context, judge = trial.context, trial.verification
+        context, verification = trial.context, trial.verification
         with context.costs.part("cold"):
-            tree, inputs = judge.unseen()
-            call = self._call(trial, tree, inputs, judge.outputs)
+            tree, inputs = verification.unseen()
+            call = self._call(trial, tree, inputs, verification.outputs)
             if beside and interpreter.is_large(call):  # by its weights
                 return
             running = interpreter.Running(
@@ -126,7 +126,7 @@ class ExportedFile:
                 COMPILE_S + trial.eagers_s,
                 context.limits(),
                 toolchain.compute_sanitizer() if context.on_gpu else "",
-                fewer=beside or judge.small is not None,
+                fewer=beside or verification.small is not None,
             )
             self._run = Run(running, tree, inputs)
             self.had_company = beside
@@ -164,16 +164,16 @@ class ExportedFile:
         """Says how its users use it. Of a large task the ways are not tried, each of which calls it
         once more.
         """
-        info, plan, judge = trial.reference.info, trial.plan, trial.verification
+        info, plan, verification = trial.reference.info, trial.plan, trial.verification
         constructed: dict[str, str] = {}
         rebuilt: dict[str, str] = {}
         if self._makes or not plan.to_rebuild:
             at = plan.as_constructed()
-            constructed = {n: construction.digest_of(judge.original[i]) for n, i in at}
+            constructed = {n: construction.digest_of(verification.original[i]) for n, i in at}
         if self._makes and plan.to_rebuild:
-            made = zip(info["names"], judge.original, strict=True)
+            made = zip(info["names"], verification.original, strict=True)
             rebuilt = {n: construction.digest_of(t) for n, t in made}
-        known = judge.draws[0].tree["list"], info["init"]["list"]
+        known = verification.draws[0].tree["list"], info["init"]["list"]
         forward, constructor = (
             file_facts.names_of(info[what], len(given))
             for what, given in zip(("forward", "constructor"), known, strict=True)
@@ -184,7 +184,7 @@ class ExportedFile:
 
     # It is judged.
 
-    def judge(self, trial: Trial, facts: KernelFacts, v: Verdict) -> None:
+    def check(self, trial: Trial, facts: KernelFacts, v: Verdict) -> None:
         """Judges what it computes, and has it looked at."""
         context, evidence = trial.context, trial.verification.report.evidence
         lacks = calls.lacking(self.program.form)
@@ -239,7 +239,7 @@ class ExportedFile:
         self._built_as_judged(trial, running.built)
         self.looked = running.looked(self._call(trial, *small) if small else None, own)
         running.close()  # there may be no room for both
-        trial.verification.judge_unseen(run.tree, run.inputs, outputs)
+        trial.verification.check_unseen(run.tree, run.inputs, outputs)
         return bool(running.ways)
 
     def _begun(self) -> Run:
@@ -262,12 +262,14 @@ class ExportedFile:
 
     def _add_checks(self, trial: Trial) -> None:
         """Raises a Fault for what compute-sanitizer finds on the task's own inputs."""
-        looked, judge = self.looked, trial.verification
+        looked, verification = self.looked, trial.verification
         assert looked is not None  # it was just now
         trial.context.costs.moved(looked.checks_s, "sanitizers")
-        first = judge.small[1] if judge.small else judge.inputs
-        few, whole = (", ".join(str(list(t.shape)) for t in i) for i in (first, judge.inputs))
-        judge.report.evidence += sanitizers.told(looked.checks, few)
+        first = verification.small[1] if verification.small else verification.inputs
+        few, whole = (
+            ", ".join(str(list(t.shape)) for t in i) for i in (first, verification.inputs)
+        )
+        verification.report.evidence += sanitizers.told(looked.checks, few)
         for c in looked.checks:
             if c.convicts:
                 raise faults.Fault(

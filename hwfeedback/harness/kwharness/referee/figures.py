@@ -34,8 +34,12 @@ class Roofline:
     outputs: Sequence[torch.Tensor] | None = None
 
     @classmethod
-    def of(cls, request: Request, carried: Carried, judge: Verification | None) -> Roofline:
-        tensors = (judge.inputs, judge.outputs) if judge is not None else (None, None)
+    def of(cls, request: Request, carried: Carried, verification: Verification | None) -> Roofline:
+        tensors = (
+            (verification.inputs, verification.outputs)
+            if verification is not None
+            else (None, None)
+        )
         return cls(request.task, request.ceilings, request.specs, carried, *tensors)
 
     def floor(self, ms: float = 0.0) -> Floor:

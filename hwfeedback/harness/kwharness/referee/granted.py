@@ -58,7 +58,7 @@ def try_other_shapes(trial: Trial, orders: Sequence[Sequence[int]]) -> None:
     """Tries other shapes, in processes of their own: what happens there changes no verdict.
     ``orders`` are the inputs': see tensors.layout_of.
     """
-    judge, program = trial.verification, trial.program
+    verification, program = trial.verification, trial.program
     workers: list[Client] = []
     try:
         reference = trial.processes.reference(compiles=False)
@@ -71,12 +71,12 @@ def try_other_shapes(trial: Trial, orders: Sequence[Sequence[int]]) -> None:
         else:
             candidate = beside.candidate(poison=True)
         workers.append(candidate)
-        judge.general(reference, candidate)
+        verification.general(reference, candidate)
     except (faults.Fault, WorkerFailure, torch.OutOfMemoryError, CudaError) as e:
         if isinstance(e, CudaError) and not ran_out(e):
             raise
         said = str(e).partition("\n")[0]
-        judge.report.evidence.append(f"other shapes were not tried to the end: {said}")
+        verification.report.evidence.append(f"other shapes were not tried to the end: {said}")
     finally:
         for w in workers:
             w.kill()

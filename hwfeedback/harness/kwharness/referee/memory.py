@@ -53,7 +53,7 @@ class Ample:
         """Whether what one candidate was timed with is kept for others."""
         return True
 
-    def contents(self, _judge: Verification, device: Device) -> Redrawn | None:
+    def contents(self, _verification: Verification, device: Device) -> Redrawn | None:
         """Returns where the contents of timed calls come from, None where they are kept."""
         return None
 
@@ -76,8 +76,8 @@ class OneByOne(Ample):
     def shares_timing(self) -> bool:
         return False
 
-    def contents(self, judge: Verification, device: Device) -> Redrawn:
-        return redrawn(judge, device)
+    def contents(self, verification: Verification, device: Device) -> Redrawn:
+        return redrawn(verification, device)
 
 
 def of(device: Device, call_bytes: int) -> Ample:
@@ -98,12 +98,12 @@ def let_go(reference: ReferenceClient) -> None:
         reference.key = ""
 
 
-def redrawn(judge: Verification, device: Device) -> Redrawn:
+def redrawn(verification: Verification, device: Device) -> Redrawn:
     """Returns contents for timed calls that the reference draws whenever they are needed."""
-    reference = judge.reference
-    drawn, tree = judge.draws, judge.draws[0].tree
+    reference = verification.reference
+    drawn, tree = verification.draws, verification.draws[0].tree
     seeds: dict[int, int] = {}
-    slots = window_base.Slots.of(judge.inputs, judge.outputs, reference.orders)
+    slots = window_base.Slots.of(verification.inputs, verification.outputs, reference.orders)
     # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed has
     # less of it: where there is room nothing is.
     room = secret_draws.Room()

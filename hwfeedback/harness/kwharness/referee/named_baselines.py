@@ -65,14 +65,14 @@ def _is_right(trial: Trial, program: Program) -> bool:
     """Whether a named baseline is right on a draw. Weights that it makes something of when it is
     constructed stay as they are constructed, in the reference, too.
     """
-    client, judge = _started(trial, program), trial.verification
+    client, verification = _started(trial, program), trial.verification
     assert program.plan is not None  # it was loaded
     moved = trial.reference.info["moved"]
     kept = [m and not may for m, may in zip(moved, program.plan.may_move(moved), strict=True)]
-    pairs = zip(kept, judge.original, trial.made.state, strict=True)
+    pairs = zip(kept, verification.original, trial.made.state, strict=True)
     try:
         with faults.faults("being tried", client):
-            return judge.right_with(client, [first if k else now for k, first, now in pairs])
+            return verification.right_with(client, [first if k else now for k, first, now in pairs])
     finally:
         client.kill()
         client.worker.wait(10)

@@ -18,9 +18,9 @@ from kwharness.timing import weight_packing
 
 def note(trial: Trial, report: TimingReport) -> None:
     """Notes it. A candidate that does not bear it has no such note."""
-    judge, plan = trial.verification, trial.plan
+    verification, plan = trial.verification, trial.plan
     report.note(*([weight_packing.AT_CONSTRUCTION] if plan.by_seed else []))
-    keeps = judge.report.caches_weights
+    keeps = verification.report.caches_weights
     if keeps is None:
         return  # none of its weights is known to be the reference's
     with trial.context.costs.part("packing"), suppress(faults.Fault):
@@ -28,14 +28,16 @@ def note(trial: Trial, report: TimingReport) -> None:
 
 
 def _told(trial: Trial, *, keeps: bool) -> list[str]:
-    judge, names = trial.verification, trial.reference.info["names"]
-    states = itertools.cycle([judge.changed(), trial.made.state])
-    tree, inputs = judge.draws[0].get()
+    verification, names = trial.verification, trial.reference.info["names"]
+    states = itertools.cycle([verification.changed(), trial.made.state])
+    tree, inputs = verification.draws[0].get()
     patience = faults.Patience(weight_packing.PACKING_S)
     client = trial.candidate(poison=False, patience=patience)
 
     def call() -> float:
-        client.begin_forward(tree, inputs, judge.outputs, judge.output_tree, judge.aliases)
+        client.begin_forward(
+            tree, inputs, verification.outputs, verification.output_tree, verification.aliases
+        )
         began = time.perf_counter()
         client.wait_forward()
         return time.perf_counter() - began

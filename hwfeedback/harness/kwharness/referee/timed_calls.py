@@ -33,7 +33,7 @@ class TimedCalls:
         A call that differs by more than two honest results may is judged as in verification: by
         the float64 values of its own inputs, which the reference computes now.
         """
-        judge, calibration = self.trial.verification, self.trial.calibration
+        verification, calibration = self.trial.verification, self.trial.calibration
         base = calibration.families["base"]
         limits = []
         for i, noise in enumerate(base.outputs):
@@ -53,9 +53,9 @@ class TimedCalls:
         end = time.monotonic() + SUSPECTS_S
         for k in suspects:
             given = [t[k] for t in inputs]
-            wrong = judge.judge_call(given, [t[k] for t in outputs])
+            wrong = verification.check_call(given, [t[k] for t in outputs])
             if wrong:
-                self.caught = judge.kept_job([t.clone() for t in given])
+                self.caught = verification.kept_job([t.clone() for t in given])
                 return wrong
             if time.monotonic() > end:
                 break
@@ -63,10 +63,10 @@ class TimedCalls:
 
     def check_varied(self, i: int, outputs: list[torch.Tensor]) -> str | None:
         """Judges a call on an input of a family, which came among the others."""
-        judge = self.trial.verification
-        wrong = judge.judge_varied(i, outputs)
+        verification = self.trial.verification
+        wrong = verification.check_varied(i, outputs)
         if wrong:
-            self.caught, _ = judge.varied[i]
+            self.caught, _ = verification.varied[i]
         return wrong
 
     def deceives(self) -> bool:

@@ -119,9 +119,9 @@ class Trial:
 
     def containers(self) -> dict[str, Any]:
         """Returns the request that says what goes into timed calls, and what comes."""
-        judge = self.verification
-        trees = {"tree": judge.draws[0].tree, "output_tree": judge.output_tree}
-        return {"op": "timed", **trees, "aliases": judge.aliases}
+        verification = self.verification
+        trees = {"tree": verification.draws[0].tree, "output_tree": verification.output_tree}
+        return {"op": "timed", **trees, "aliases": verification.aliases}
 
     @contextmanager
     def verifying(self, candidate: CandidateClient | None = None) -> Iterator[None]:

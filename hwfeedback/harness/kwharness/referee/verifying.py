@@ -58,7 +58,7 @@ class Verifying:
             custom_code.does_the_work(trial, seen, work, custom_calls)
         if context.rules.runs_standalone:
             with context.costs.part("cold"):
-                self.exported.judge(trial, self.facts, v)
+                self.exported.check(trial, self.facts, v)
         with context.costs.part("assumptions"):
             granted.assume(trial, v)
         return Subject(trial, calls, trace.not_custom(seen, work))
@@ -83,12 +83,12 @@ class Verifying:
 
     def _compare(self, trial: Trial, candidate: CandidateClient, v: Verdict) -> Any:
         """Compares what it computes, and returns a traced forward of it."""
-        judge, kept = trial.verification, -faults.OUTPUT_KEPT
+        verification, kept = trial.verification, -faults.OUTPUT_KEPT
         try:
             self.exported.begin_beside(trial)
             with trial.verifying(candidate), faults.faults("verifying it", candidate):
                 try:
-                    judge.run(candidate, lambda: trial.candidate(poison=True))
+                    verification.run(candidate, lambda: trial.candidate(poison=True))
                 except findings.Failed as e:
                     log = candidate.worker.log()[kept:]
                     candidate.kill()
@@ -99,7 +99,7 @@ class Verifying:
                 trial.context.costs.part("trace"),
                 faults.faults("tracing it", candidate),
             ):
-                draw = judge.draws[0]
+                draw = verification.draws[0]
                 seen = candidate.trace(draw.tree, draw.tensors)
             v.output = candidate.worker.log()[kept:]
         finally:

@@ -303,27 +303,31 @@ WRONG = "it is wrong"
 class Asking:
     """Asks one candidate, in processes of its own."""
 
-    def __init__(self, judge: Verification, start: Start) -> None:
+    def __init__(self, verification: Verification, start: Start) -> None:
         """``start`` starts a process with these weights and buffers. Raises NotStarted."""
-        self._judge, self._start = judge, start
+        self._verification, self._start = verification, start
         self._client: CandidateClient | None = None
         self._plain: list[torch.Tensor] | None = None  # what it gives where nothing is changed
-        draw = judge.draws[0]
-        self._base = Case(draw.tree, list(draw.tensors), list(judge.state))
-        self._seed = judge.seed()
+        draw = verification.draws[0]
+        self._base = Case(draw.tree, list(draw.tensors), list(verification.state))
+        self._seed = verification.seed()
 
     def told(self) -> list[str]:
         """Returns what the candidate takes for granted, one sentence each."""
-        judge = self._judge
-        known = judge.calibration.assumptions
+        verification = self._verification
+        known = verification.calibration.assumptions
         if not known:
             return []
-        info = judge.reference.info
+        info = verification.reference.info
         # What it has been right with as several seeds make it is no constant.
-        known_to_vary = {*judge.calibration.carried.names, *judge.by_seed}
+        known_to_vary = {*verification.calibration.carried.names, *verification.by_seed}
         fixed = constant(info, list(known_to_vary))
         all_ = changes_of(
-            self._base, judge.input_names, judge.traits.structures, info["names"], fixed
+            self._base,
+            verification.input_names,
+            verification.traits.structures,
+            info["names"],
+            fixed,
         )
         asked = [(c, known[c.key]) for c in all_ if c.key in known]
         inputs, buffers = ([x for x in asked if x[0].buffer == b] for b in (False, True))
@@ -334,12 +338,12 @@ class Asking:
         finally:
             self._end()
             if buffers:
-                judge.reference.set_state(judge.state)
+                verification.reference.set_state(verification.state)
 
     def _found(self, changes: Sequence[tuple[Change, int]]) -> list[str]:
         """At quick all is changed at once first: who is right then takes nothing for granted."""
         failed = False
-        if self._judge.level == "quick" and len(changes) > 1:
+        if self._verification.level == "quick" and len(changes) > 1:
             why, _ = self._ask(self._changed(changes))
             if why == "":
                 return []
@@ -368,10 +372,10 @@ class Asking:
         """Returns what the candidate does wrong on a case, "" where it is right, None where nothing
         is known of it; and whether it gives what it gives where nothing is changed.
         """
-        judge = self._judge
+        verification = self._verification
         if case.state is not self._base.state:
-            judge.reference.set_state(case.state)
-        borne = bear(judge.reference, judge.calibration, case)
+            verification.reference.set_state(case.state)
+        borne = bear(verification.reference, verification.calibration, case)
         if borne is None:
             return None, False
         try:
@@ -402,16 +406,16 @@ class Asking:
         return client.finish_forward()
 
     def _wrong(self, case: Case, expected: Expected, answer: Answer) -> bool:
-        c = self._judge.calibration
+        c = self._verification.calibration
         if not wrong_on(c, expected, answer.outputs):
             return False
-        self._judge.look_closer(case.tree, case.tensors, expected)
+        self._verification.look_closer(case.tree, case.tensors, expected)
         return wrong_on(c, expected, answer.outputs)
 
     def _same(self, client: CandidateClient, answer: Answer) -> bool:
         if self._plain is None:
-            reference = self._judge.reference
-            borne = bear(reference, self._judge.calibration, self._base)
+            reference = self._verification.reference
+            borne = bear(reference, self._verification.calibration, self._base)
             if borne is None:
                 return False
             self._plain = self._forward(client, self._base, borne).outputs

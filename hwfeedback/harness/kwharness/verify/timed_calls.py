@@ -40,7 +40,7 @@ def choose_varied(v: Verification) -> set[str]:
     return set(random.SystemRandom().sample(names, min(count, len(names))))
 
 
-def judge_call(
+def check_call(
     v: Verification, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> str | None:
     """Judges a timed call on other inputs than ours.
@@ -63,11 +63,11 @@ def judge_call(
     if wrong is not None and v.reference.parts is not None:
         del job, expected
         with v.reference.whole():
-            return judge_call(v, inputs, outputs)
+            return check_call(v, inputs, outputs)
     return wrong
 
 
-def judge_varied(v: Verification, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
+def check_varied(v: Verification, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
     """Judges a timed call on inputs of ``varied``. Returns one sentence where it is wrong."""
     job, expected = v.varied[i]
     v.oracle.need_room()
@@ -78,7 +78,7 @@ def judge_varied(v: Verification, i: int, outputs: Sequence[torch.Tensor]) -> st
     if wrong is not None and v.reference.parts is not None:
         del job
         with v.reference.whole():
-            return judge_varied(v, i, outputs)
+            return check_varied(v, i, outputs)
     if wrong is None:
         return None
     return f"on family {job.family.name} (inputs: {job.family.says}) {wrong}"

@@ -151,7 +151,7 @@ class Verification:
         self.reference.set_state(state)
         return state
 
-    def judge_constructed(self, candidate: CandidateClient) -> None:
+    def check_constructed(self, candidate: CandidateClient) -> None:
         """Judges a candidate that was constructed as the reference was just now. Raises Failed."""
         known = self.calibration.families[BASE.name]
         tree, inputs = self.draws[secret_draws.secret() % len(self.draws)].get()
@@ -260,7 +260,7 @@ class Verification:
         """Returns a draw that nobody has seen, for a process that is not ours."""
         return self.reference.draw(secret_draws.secret())
 
-    def judge_unseen(
+    def check_unseen(
         self, tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
         """Judges what the candidate computes for one. Raises Failed."""
@@ -354,18 +354,18 @@ class Verification:
             BASE, self.calibration.families[BASE.name], self.draws[0].tree, inputs
         )
 
-    def judge_call(
+    def check_call(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> str | None:
         """Returns one sentence where a timed call, on other inputs than ours, is wrong.
 
         The reference must have this evaluation's weights.
         """
-        return timed_calls.judge_call(self, inputs, outputs)
+        return timed_calls.check_call(self, inputs, outputs)
 
-    def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
+    def check_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
         """Returns one sentence where a timed call on inputs of ``varied`` is wrong."""
-        return timed_calls.judge_varied(self, i, outputs)
+        return timed_calls.check_varied(self, i, outputs)
 
     def right_again(self, candidate: CandidateClient, job: secret_draws.Job) -> bool:
         """Whether another process of a candidate is right on this, time after time.

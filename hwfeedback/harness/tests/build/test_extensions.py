@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import Judge, evaluate, new_cache
+from evaluating import Evaluator, evaluate, new_cache
 from test_honest import Suite
 
 from kwharness.build import build_process, builder_client
@@ -92,38 +92,38 @@ CASES = [
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case_is_correct(judge: Judge, name: str) -> None:
-    v = judge.verdict(TASK, (FORMS / f"{name}.py").read_text(), built=True)
+def test_a_case_is_correct(evaluator: Evaluator, name: str) -> None:
+    v = evaluator.verdict(TASK, (FORMS / f"{name}.py").read_text(), built=True)
     assert v["status"] == "correct", f"{v['reason']} {v['build'].get('log')}"
     assert v["reason"].startswith("agrees")
 
 
 @pytest.mark.slow  # two objects with PyTorch's headers
-def test_two_extensions_of_one_name_are_told_apart(judge: Judge) -> None:
+def test_two_extensions_of_one_name_are_told_apart(evaluator: Evaluator) -> None:
     task = (FORMS / "ref_of_two_extensions.py").read_text()
-    v = judge.verdict(task, (FORMS / "two_extensions_of_one_name.py").read_text(), built=True)
+    v = evaluator.verdict(task, (FORMS / "two_extensions_of_one_name.py").read_text(), built=True)
     assert v["status"] == "correct", v["reason"]
 
 
 @pytest.mark.skipif(not toolchain.nvcc(), reason="there is no nvcc here")
 @pytest.mark.slow
-def test_flags_of_another_device_are_taken(judge: Judge) -> None:
+def test_flags_of_another_device_are_taken(evaluator: Evaluator) -> None:
     text = (FORMS / "cuda_flags_of_another_device.py").read_text()
     built = builder_client.build(
-        judge.server, {"source": text}, judge.cache, "cuda:0", arch="sm_90a"
+        evaluator.server, {"source": text}, evaluator.cache, "cuda:0", arch="sm_90a"
     )
     assert built["status"] == "", f"{built['reason']} {built['build'].get('log')}"
     notes = " ".join(built["build"]["flags"])
     assert "compiled for sm_90a" in notes and "asks for a report" in notes
 
 
-def test_a_name_is_an_alias(judge: Judge) -> None:
+def test_a_name_is_an_alias(evaluator: Evaluator) -> None:
     """Two processes ask for objects of two names, and there is one."""
     text = (HERE / "honest" / "extensions" / "name_of_the_process.py").read_text()
     task, own = text.split("# The candidate.\n")
     head, model = task.split("class Model(", 1)
     reference = head.replace("from kernelwright import native\n", "") + f"class Model({model}"
-    v = judge.verdict(reference, head + own, built=True)
+    v = evaluator.verdict(reference, head + own, built=True)
     assert v["status"] == "correct", v["reason"]
     assert not any("after its first forward" in e for e in v["evidence"])
 
@@ -135,8 +135,8 @@ except RuntimeError as e:
     self.lib = native(source=SOURCE)"""
 
 
-def test_a_build_that_fails_inside_a_try_is_told_first(judge: Judge) -> None:
-    v = judge.verdict(TASK, candidate(FALLBACK), built=True)
+def test_a_build_that_fails_inside_a_try_is_told_first(evaluator: Evaluator) -> None:
+    v = evaluator.verdict(TASK, candidate(FALLBACK), built=True)
     assert v["status"] == "correct", v["reason"]
     assert v["reason"].startswith("native does not compile: ") and "agrees with" in v["reason"]
     assert v["evidence"][0].startswith("not built: native does not compile: ")
@@ -144,40 +144,40 @@ def test_a_build_that_fails_inside_a_try_is_told_first(judge: Judge) -> None:
     assert v["build"]["errors"] and "int a = ;" in v["build"]["log"]
 
 
-def test_it_is_judged_as_what_runs(judge: Judge) -> None:
+def test_it_is_judged_as_what_runs(evaluator: Evaluator) -> None:
     text = candidate(
         f"try:\n    {BROKEN}\nexcept Exception:\n    self.lib = None",
         "\n    def forward(self, x):\n        return torch.relu(x) * 2 + 1\n",
     )
-    v = judge.verdict(TASK, text, built=True)
+    v = evaluator.verdict(TASK, text, built=True)
     assert v["status"] == "rejected" and v["reason"].startswith("native does not compile"), v
     assert "no custom code" in v["reason"]
-    v = judge.verdict(TASK, text, custom_code="any", require_custom=None, built=True)
+    v = evaluator.verdict(TASK, text, custom_code="any", require_custom=None, built=True)
     assert v["status"] == "correct" and v["reason"].startswith("native does not compile"), v
 
 
 @pytest.mark.parametrize("where", ["top", "constructor", "forward"])
-def test_one_that_nobody_catches_is_a_failed_build(judge: Judge, where: str) -> None:
+def test_one_that_nobody_catches_is_a_failed_build(evaluator: Evaluator, where: str) -> None:
     text = {
         "top": candidate("self.lib = lib", top='lib = native(source="int a = ;" + SOURCE)\n\n\n'),
         "constructor": candidate(BROKEN),
         "forward": candidate("pass", f"\n    def forward(self, x):\n        {BROKEN}\n"),
     }[where]
-    v = judge.verdict(TASK, text, built=True)
+    v = evaluator.verdict(TASK, text, built=True)
     assert v["status"] == "build_failed", v["reason"]
     assert v["reason"].startswith("native does not compile: "), v["reason"]
 
 
-def test_what_a_fallback_raises_comes_after_what_did_not_compile(judge: Judge) -> None:
+def test_what_a_fallback_raises_comes_after_what_did_not_compile(evaluator: Evaluator) -> None:
     text = candidate(f"try:\n    {BROKEN}\nexcept Exception:\n    raise KeyError('no kernel')")
-    v = judge.verdict(TASK, text, built=True)
+    v = evaluator.verdict(TASK, text, built=True)
     assert v["status"] == "crashed"
     assert v["reason"].startswith("native does not compile") and "KeyError" in v["reason"]
 
 
 @pytest.mark.alone
 def test_what_is_asked_for_later_is_built_once(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes that come later are given what the first one has asked for."""
     compiled: list[str] = []
@@ -189,20 +189,20 @@ def test_what_is_asked_for_later_is_built_once(
 
     monkeypatch.setattr(build_process, "_compile", counted)
     init = 'self.lib = native(source=SOURCE + "// once")'
-    v = judge.verdict(TASK, candidate(init), built=True, time=True, want_baselines=["eager"])
+    v = evaluator.verdict(TASK, candidate(init), built=True, time=True, want_baselines=["eager"])
     assert v["status"] == "correct", v["reason"]
     assert len(compiled) == 1
     assert v["build"]["seconds"] > 0 and v["build"]["vectorised"]
     assert not any("after its first forward" in e for e in v["evidence"])
 
 
-def test_any_policy_judges_a_rewrite(judge: Judge) -> None:
+def test_any_policy_judges_a_rewrite(evaluator: Evaluator) -> None:
     text = "import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n"
     text += "    def forward(self, x):\n        return torch.jit.script(scaled)(x)\n\n\n"
     text += "def scaled(x):\n    return torch.clamp(x, min=0) * 2 + 1\n"
-    more: dict[str, Any] = {"known": judge.calibration(TASK), "time": False}
+    more: dict[str, Any] = {"known": evaluator.calibration(TASK), "time": False}
     for policy, status in (("any", "correct"), ("required", "rejected")):
-        request = judge.request(TASK, text, "quick", {**more, "custom_code": policy})
-        v = judge.referee.evaluate(request, [])["verdict"]
+        request = evaluator.request(TASK, text, "quick", {**more, "custom_code": policy})
+        v = evaluator.referee.evaluate(request, [])["verdict"]
         assert v["status"] == status, v["reason"]
     assert "torch.jit.script is not allowed" in v["reason"]

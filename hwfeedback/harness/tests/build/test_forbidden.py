@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import Judge
+from evaluating import Evaluator
 
 from kwharness.attribution import trace
 from kwharness.base.requests import Request
@@ -59,9 +59,9 @@ THREADS = REWRITE.replace(
 )
 
 
-def verdict(judge: Judge, text: str, **more: Any) -> dict[str, Any]:
-    more = {"known": judge.calibration(TASK), "time": False, "custom_code": "required", **more}
-    return judge.referee.evaluate(judge.request(TASK, text, "quick", more), [])["verdict"]
+def verdict(evaluator: Evaluator, text: str, **more: Any) -> dict[str, Any]:
+    more = {"known": evaluator.calibration(TASK), "time": False, "custom_code": "required", **more}
+    return evaluator.referee.evaluate(evaluator.request(TASK, text, "quick", more), [])["verdict"]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,10 @@ def verdict(judge: Judge, text: str, **more: Any) -> dict[str, Any]:
     ],
     ids=["rewrite", "scripted", "compiled"],
 )
-def test_where_custom_code_is_required_it_is_rejected(judge: Judge, text: str, said: str) -> None:
-    v = verdict(judge, text)
+def test_where_custom_code_is_required_it_is_rejected(
+    evaluator: Evaluator, text: str, said: str
+) -> None:
+    v = verdict(evaluator, text)
     assert v["status"] == "rejected" and said in v["reason"], v["reason"]
     assert v["speedup"] is None and v["candidate_ms"] == 0
 
@@ -82,22 +84,24 @@ def test_where_custom_code_is_required_it_is_rejected(judge: Judge, text: str, s
 @pytest.mark.parametrize("text", [REWRITE, SCRIPTED], ids=["rewrite", "scripted"])
 @pytest.mark.parametrize("how", [{"custom_code": "any"}, {"explain": True}], ids=["any", "explain"])
 def test_where_anything_may_do_the_work_it_is_judged(
-    judge: Judge, text: str, how: dict[str, Any]
+    evaluator: Evaluator, text: str, how: dict[str, Any]
 ) -> None:
-    v = verdict(judge, text, **how)
+    v = verdict(evaluator, text, **how)
     assert v["status"] == "correct", v["reason"]
     assert v["work"]["pytorch"] == 1.0 and v["work"]["custom"] == 0.0
     assert len(v["correctness"]["families"]) > 5
 
 
 @pytest.mark.parametrize("how", [{}, {"custom_code": "any"}, {"explain": True}])
-def test_what_is_wrong_is_wrong_under_every_policy(judge: Judge, how: dict[str, Any]) -> None:
-    assert verdict(judge, WRONG, **how)["status"] == "wrong"
+def test_what_is_wrong_is_wrong_under_every_policy(
+    evaluator: Evaluator, how: dict[str, Any]
+) -> None:
+    assert verdict(evaluator, WRONG, **how)["status"] == "wrong"
 
 
-def test_what_torch_compile_makes_is_judged(judge: Judge) -> None:
+def test_what_torch_compile_makes_is_judged(evaluator: Evaluator) -> None:
     """It compiles in a worker that may start programs, and the others are given what it made."""
-    v = verdict(judge, COMPILED, custom_code="any")
+    v = verdict(evaluator, COMPILED, custom_code="any")
     assert v["status"] == "correct", (v["reason"], v["evidence"])
     assert v["work"]["compiled"] > 0.5 and v["work"]["custom"] == 0.0, v["work"]
     assert [o["kind"] for o in v["work"]["operators"]][:1] == ["compiled"]
@@ -105,9 +109,9 @@ def test_what_torch_compile_makes_is_judged(judge: Judge) -> None:
 
 
 @pytest.mark.alone
-def test_more_cores_are_a_breach_that_can_be_explained(judge: Judge) -> None:
+def test_more_cores_are_a_breach_that_can_be_explained(evaluator: Evaluator) -> None:
     """Its time is known all the same; whether two cores are free here is another matter."""
-    v = verdict(judge, THREADS, time=True, want_baselines=["eager"], explain=True)
+    v = verdict(evaluator, THREADS, time=True, want_baselines=["eager"], explain=True)
     assert v["status"] in ("correct", "cheated"), v["reason"]
     assert v["status"] == "cheated" or v["candidate_ms"] > 0
 
@@ -241,62 +245,62 @@ class ModelNew(torch.nn.Module):
 '''
 
 
-def test_an_explanation_changes_no_later_verdict(judge: Judge) -> None:
+def test_an_explanation_changes_no_later_verdict(evaluator: Evaluator) -> None:
     """Of a candidate that compiles when it is imported: policy decides, whatever came before."""
-    first = verdict(judge, CALLED_AT_IMPORT)
+    first = verdict(evaluator, CALLED_AT_IMPORT)
     assert first["status"] == "rejected", first["reason"]
-    free = verdict(judge, CALLED_AT_IMPORT, explain=True)
+    free = verdict(evaluator, CALLED_AT_IMPORT, explain=True)
     assert free["status"] == "correct", (free["reason"], free["evidence"])
-    again = verdict(judge, CALLED_AT_IMPORT)
+    again = verdict(evaluator, CALLED_AT_IMPORT)
     assert (again["status"], again["reason"]) == (first["status"], first["reason"])
 
 
-def test_what_compiles_at_import_is_tried_where_it_may(judge: Judge) -> None:
+def test_what_compiles_at_import_is_tried_where_it_may(evaluator: Evaluator) -> None:
     """One of its sources does not compile, so it is imported before it is judged."""
     caught = "try:\n    native('nonsense', name='other')\nexcept Exception:\n    pass\n\n\n"
     text = CALLED_AT_IMPORT.replace("@torch.compile", caught + "@torch.compile")
-    v = verdict(judge, text, custom_code="any")
+    v = verdict(evaluator, text, custom_code="any")
     assert v["status"] == "correct", (v["reason"], v["evidence"])
 
 
-def test_nothing_is_kept_of_what_is_tried_for_an_explanation(judge: Judge) -> None:
+def test_nothing_is_kept_of_what_is_tried_for_an_explanation(evaluator: Evaluator) -> None:
     text = {"source": REWRITE + "# a text of its own\n"}
     for keeps, cached in ((False, False), (True, False), (False, True)):
-        built = builder_client.build(judge.server, text, judge.cache, keeps=keeps)
+        built = builder_client.build(evaluator.server, text, evaluator.cache, keeps=keeps)
         assert (built["status"], built["build"]["cached"]) == ("", cached)
-    other = builder_client.build(judge.server, text, judge.cache, forbids=True)
+    other = builder_client.build(evaluator.server, text, evaluator.cache, forbids=True)
     assert not other["build"]["cached"]
 
 
-def test_what_is_compiled_by_calling_it_is_of_how_it_was_called(judge: Judge) -> None:
+def test_what_is_compiled_by_calling_it_is_of_how_it_was_called(evaluator: Evaluator) -> None:
     """Code of inductor's has its number of threads in it."""
     program = Program(COMPILED, COMPILED)
 
     def key(**more: Any) -> str:
-        request = judge.request(TASK, COMPILED, "quick", {"custom_code": "any", **more})
-        return called.key_of(Context(judge.server, Request.from_json(request)), program)
+        request = evaluator.request(TASK, COMPILED, "quick", {"custom_code": "any", **more})
+        return called.key_of(Context(evaluator.server, Request.from_json(request)), program)
 
     others = [{"threads": 2}, {"precision": "tf32"}, {"custom_code": "required"}]
     keys = [key(), *(key(**more) for more in others)]
     assert len(set(keys)) == len(keys) and key() == key()
 
 
-def test_an_explanation_leaves_nothing_that_was_compiled(judge: Judge) -> None:
+def test_an_explanation_leaves_nothing_that_was_compiled(evaluator: Evaluator) -> None:
     text = COMPILED + "# nobody has called this text\n"
 
     def there() -> set[str]:
-        cache = pathlib.Path(judge.cache)
+        cache = pathlib.Path(evaluator.cache)
         kept = [*cache.glob("builds/*"), *cache.glob("objects/*"), *cache.glob(".explained*")]
         return {str(p) for p in kept}
 
     before = there()
-    assert verdict(judge, text, explain=True)["status"] == "correct"
+    assert verdict(evaluator, text, explain=True)["status"] == "correct"
     assert there() == before
 
 
 @pytest.mark.parametrize("custom", ["required", "any"])
 def test_policy_says_who_is_given_what_torch_compile_made(
-    judge: Judge, tmp_path: pathlib.Path, custom: str
+    evaluator: Evaluator, tmp_path: pathlib.Path, custom: str
 ) -> None:
     """A process that may compile can make libraries whatever it was told."""
     given: list[str] = []
@@ -310,7 +314,7 @@ def test_policy_says_who_is_given_what_torch_compile_made(
         kept = object_cache.keep_kernels(str(tmp_path), "key", fd, {"inductor/ab/k.so": fd})
     finally:
         os.close(fd)
-    request = judge.request(TASK, COMPILED, "quick", {"custom_code": custom})
-    context = Context(judge.server, Request.from_json(request))
+    request = evaluator.request(TASK, COMPILED, "quick", {"custom_code": custom})
+    context = Context(evaluator.server, Request.from_json(request))
     give_libraries(context, Client(), [kept])  # type: ignore[arg-type]
     assert given == (["inductor/ab/k.so"] if custom == "any" else [])

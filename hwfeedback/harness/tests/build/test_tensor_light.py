@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import of_work_folder
+from evaluating import of_work_folder
 
 from kwharness.build import (
     build_process,

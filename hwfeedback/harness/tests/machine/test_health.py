@@ -9,7 +9,7 @@ import types
 from typing import Any
 
 import pytest
-from judging import Judge, evaluate
+from evaluating import Evaluator, evaluate
 from test_bad_references import whole
 from test_referee import HEAD
 
@@ -93,9 +93,11 @@ def raising(text: str) -> str:
     return f"raise RuntimeError({text!r})"
 
 
-def inspected(judge: Judge, source: str, on: Any, config: dict[str, Any] | None = None) -> Any:
+def inspected(
+    evaluator: Evaluator, source: str, on: Any, config: dict[str, Any] | None = None
+) -> Any:
     def spawn() -> errors.Spawned:
-        return judge.server.spawn("reference", {"threads": 1} | (config or {}))
+        return evaluator.server.spawn("reference", {"threads": 1} | (config or {}))
 
     return inspect_task.inspect(spawn, "it", source, "", threads=1, timeout_s=30, device=on)
 
@@ -120,9 +122,11 @@ def test_what_is_ones_own_is_not_said(text: str) -> None:
 
 
 @pytest.mark.parametrize(("advice", "text"), KINDS)
-def test_a_reference_that_meets_it_is_not_invalid(judge: Judge, advice: str, text: str) -> None:
+def test_a_reference_that_meets_it_is_not_invalid(
+    evaluator: Evaluator, advice: str, text: str
+) -> None:
     with pytest.raises(Ill) as e:
-        inspected(judge, whole(forward=raising(text)), Played())
+        inspected(evaluator, whole(forward=raising(text)), Played())
     assert str(e.value).startswith("Model's forward met a GPU that does not work: ")
     assert advice in str(e.value) and "raise RuntimeError" in e.value.traceback
 
@@ -151,9 +155,9 @@ PARTS = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_wherever_a_reference_meets_it(judge: Judge, part: str) -> None:
+def test_wherever_a_reference_meets_it(evaluator: Evaluator, part: str) -> None:
     with pytest.raises(Ill) as e:
-        inspected(judge, PARTS[part], Played())
+        inspected(evaluator, PARTS[part], Played())
     where, _, _ = part.partition(",")
     assert str(e.value).startswith(f"{where} met a GPU that does not work: ")
     assert "GPU is lost; look at" in str(e.value)
@@ -169,19 +173,19 @@ def test_wherever_a_reference_meets_it(judge: Judge, part: str) -> None:
     ],
 )
 def test_what_is_a_references_own_fault_stays_so(
-    judge: Judge, text: str, on: Any, hint: str
+    evaluator: Evaluator, text: str, on: Any, hint: str
 ) -> None:
     with pytest.raises(Invalid) as e:
-        inspected(judge, whole(forward=raising(text)), on)
+        inspected(evaluator, whole(forward=raising(text)), on)
     assert e.value.message.startswith("Model's forward raises RuntimeError: ")
     assert hint in e.value.hint
 
 
-def test_a_process_that_cannot_begin_on_its_gpu(judge: Judge) -> None:
+def test_a_process_that_cannot_begin_on_its_gpu(evaluator: Evaluator) -> None:
     """It has none in its sandbox."""
     with pytest.raises(Ill, match=r"^the reference met a GPU that does not work: "):
-        inspected(judge, whole(), Played(), {"device": "cuda"})
-    worker = judge.server.spawn("candidate", {"threads": 1, "device": "cuda"})
+        inspected(evaluator, whole(), Played(), {"device": "cuda"})
+    worker = evaluator.server.spawn("candidate", {"threads": 1, "device": "cuda"})
     client = candidate_client.CandidateClient(worker, 30, Played())
     with (
         pytest.raises(faults.Infrastructure, match="met a GPU that does not work"),
@@ -191,7 +195,7 @@ def test_a_process_that_cannot_begin_on_its_gpu(judge: Judge) -> None:
     client.kill()
 
 
-def test_the_judge_meets_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_meets_it(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     def gpu() -> None:
         raise RuntimeError(TOO_OLD + UPDATE)
 
@@ -201,7 +205,7 @@ def test_the_judge_meets_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> No
     near, theirs = Channel.pair()
     far = Channel(theirs)
     far.send({"type": "inspect", "id": 1, **request})
-    serving = threading.Thread(target=referee.Referee(near, judge.server).serve, daemon=True)
+    serving = threading.Thread(target=referee.Referee(near, evaluator.server).serve, daemon=True)
     serving.start()
     answer, _ = far.recv(120)
     far.close()
@@ -219,9 +223,9 @@ def test_the_judge_meets_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> No
 ZEROS = "\n        if not x.any(): {}\n        return torch.softmax(x, -1)"
 
 
-def test_a_family_that_meets_it_is_not_left_out(judge: Judge) -> None:
+def test_a_family_that_meets_it_is_not_left_out(evaluator: Evaluator) -> None:
     def calibrated(statement: str) -> calibration.Calibration:
-        worker = judge.server.spawn("reference", {"threads": 1})
+        worker = evaluator.server.spawn("reference", {"threads": 1})
         client = reference_client.ReferenceClient(worker, 30, Played())
         try:
             client.load(whole(forward=ZEROS.format(statement)), threads=1, eval_mode=False)
@@ -256,18 +260,20 @@ LATER = {
 
 @pytest.mark.parametrize("part", LATER)
 def test_a_reference_that_meets_it_later(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, part: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     source, raised = LATER[part]
     candidate = HEAD + (
         "class ModelNew(nn.Module):\n    def forward(self, x): return torch.softmax(x, -1)\n"
     )
-    request = judge.request(whole(), candidate, "quick", {"time": False, "require_custom": False})
-    request["known"] = judge.calibration(whole())
+    request = evaluator.request(
+        whole(), candidate, "quick", {"time": False, "require_custom": False}
+    )
+    request["known"] = evaluator.calibration(whole())
     request["task"] = {**request["task"], "source": source}
     monkeypatch.setattr(context, "device_of", lambda _: Played())
     with pytest.raises(raised) as e:
-        evaluate(judge.server, request)
+        evaluate(evaluator.server, request)
     if raised is not Invalid:
         where, _, _ = part.partition(",")
         assert str(e.value).startswith(f"{where} met a GPU that does not work: CUDA error: GPU is")
@@ -293,9 +299,9 @@ def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
 # Candidates.
 
 
-def test_a_candidate_on_the_cpu_meets_none(judge: Judge) -> None:
+def test_a_candidate_on_the_cpu_meets_none(evaluator: Evaluator) -> None:
     candidate = HEAD + f"class ModelNew(nn.Module):\n    def forward(self, x): {LOST}\n"
-    v = judge.verdict(whole(), candidate)
+    v = evaluator.verdict(whole(), candidate)
     assert (v["status"], "GPU is lost" in v["reason"]) == ("crashed", True)
 
 

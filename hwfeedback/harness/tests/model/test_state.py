@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import Judge, processes_of
+from evaluating import Evaluator, processes_of
 from test_bad_references import whole
 from test_master_rule import Compiled
 
@@ -372,9 +372,9 @@ FOUND: dict[str, tuple[str, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_inspection_finds_what_is_carried(judge: Judge, name: str) -> None:
+def test_inspection_finds_what_is_carried(evaluator: Evaluator, name: str) -> None:
     source, names, written = FOUND[name]
-    task = judge.task(source)
+    task = evaluator.task(source)
     notes = " ".join(task["notes"])
     kept = f"A forward changes the model's state ({', '.join(names)}):"
     wrote = f"A forward writes into its inputs ({', '.join(written)}):"
@@ -385,32 +385,32 @@ def test_inspection_finds_what_is_carried(judge: Judge, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_reference_itself_is_right(judge: Judge, name: str) -> None:
+def test_the_reference_itself_is_right(evaluator: Evaluator, name: str) -> None:
     source = FOUND[name][0]
     itself = source.replace("class Model(", "class ModelNew(")
-    v = judge.verdict(source, itself, policy="any")
+    v = evaluator.verdict(source, itself, policy="any")
     assert v["status"] == "correct", v["reason"]
 
 
-def test_a_state_that_runs_off_its_end_is_judged_as_far_as_it_goes(judge: Judge) -> None:
+def test_a_state_that_runs_off_its_end_is_judged_as_far_as_it_goes(evaluator: Evaluator) -> None:
     source = whole(
         construct="self.k = torch.zeros(9, 8); self.at = torch.zeros(1, dtype=torch.int64)",
         forward="self.k[int(self.at)] = x[0]; self.at += 1; return x @ self.k.t()",
     )
-    v = judge.verdict(source, source.replace("class Model(", "class ModelNew("))
+    v = evaluator.verdict(source, source.replace("class Model(", "class ModelNew("))
     assert v["status"] == "correct", v["reason"]
 
 
-def test_state_lies_in_an_input_only_where_the_references_does(judge: Judge) -> None:
+def test_state_lies_in_an_input_only_where_the_references_does(evaluator: Evaluator) -> None:
     source = whole(
         construct="self.last = torch.zeros(8, 8)",
         forward="last, self.last = self.last, x.clone(); return x - last",
     )
     candidate = source.replace("class Model(", "class ModelNew(").replace("x.clone()", "x")
-    v = judge.verdict(source, candidate)
+    v = evaluator.verdict(source, candidate)
     assert v["status"] == "wrong" and "state last lies in the memory of input 0" in v["reason"]
     reference = source.replace("x.clone()", "x")
-    assert judge.verdict(reference, candidate)["status"] == "correct"
+    assert evaluator.verdict(reference, candidate)["status"] == "correct"
 
 
 def test_what_an_answer_is_called() -> None:
@@ -439,11 +439,11 @@ def test_what_a_worker_says_is_checked(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["both", "attribute", "list that is rebuilt"])
-def test_the_compiled_reference_is_right(judge: Judge, name: str) -> None:
+def test_the_compiled_reference_is_right(evaluator: Evaluator, name: str) -> None:
     source = FOUND[name][0]
-    known = judge.calibration(source)
-    request = {**judge.request(source, "", "quick", {}), "known": known}
-    processes = processes_of(judge.server, request)
+    known = evaluator.calibration(source)
+    request = {**evaluator.request(source, "", "quick", {}), "known": known}
+    processes = processes_of(evaluator.server, request)
     calibration = Calibration.from_json(known["calibration"])
     assert calibration is not None and calibration.carried
     reference, candidate = (processes.reference(compiles=True, timeout=300) for _ in range(2))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import waiting
-from judging import Judge
+from evaluating import Evaluator
 from test_referee import NATIVE, SCALED
 
 from kwharness.clients.errors import WorkerError
@@ -23,47 +23,49 @@ HANGS = NATIVE.replace(
 )
 
 
-def seen(judge: Judge, source: str, **more: Any) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def seen(
+    evaluator: Evaluator, source: str, **more: Any
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Returns a verdict that was reached with a share, and what others could have had whenever the
     referee said what it does.
     """
     stages: list[tuple[str, str]] = []
 
     def look(stage: str, _note: str) -> None:
-        device = judge.device
+        device = evaluator.device
         could = "alone" if device.free(fcntl.LOCK_EX) else ""
         stages.append((stage, could or ("share" if device.free(fcntl.LOCK_SH) else "nothing")))
 
-    judge.referee.progress = look  # type: ignore[method-assign]
-    known = {"known": judge.calibration(SCALED), "want_baselines": ["eager"]}
-    request = judge.request(SCALED, source, "quick", {**known, **more})
-    return judge.sharing(request, [])["verdict"], stages
+    evaluator.referee.progress = look  # type: ignore[method-assign]
+    known = {"known": evaluator.calibration(SCALED), "want_baselines": ["eager"]}
+    request = evaluator.request(SCALED, source, "quick", {**known, **more})
+    return evaluator.sharing(request, [])["verdict"], stages
 
 
-def test_it_is_verified_beside_others_and_timed_alone(judge: Judge) -> None:
-    v, stages = seen(judge, NATIVE)
+def test_it_is_verified_beside_others_and_timed_alone(evaluator: Evaluator) -> None:
+    v, stages = seen(evaluator, NATIVE)
     assert v["status"] == "correct", v["reason"]
     assert v["candidate_ms"] > 0
     assert "turn" in v["cost_s"]
     assert {could for stage, could in stages if stage in ("build", "verify")} == {"share"}
     assert {could for stage, could in stages if stage == "time"} == {"nothing"}
     # Nothing of it has the device any more.
-    waiting.until(lambda: judge.device.free(fcntl.LOCK_EX), "it lets go of the device")
+    waiting.until(lambda: evaluator.device.free(fcntl.LOCK_EX), "it lets go of the device")
 
 
-def test_what_is_wrong_never_asks_to_be_alone(judge: Judge) -> None:
+def test_what_is_wrong_never_asks_to_be_alone(evaluator: Evaluator) -> None:
     wrong = NATIVE.replace("v < 0 ? 0 : v", "v")
-    v, stages = seen(judge, wrong)
+    v, stages = seen(evaluator, wrong)
     assert v["status"] == "wrong", v["reason"]
     assert {could for _, could in stages} == {"share"}
-    assert not judge.device.asked.is_set()
+    assert not evaluator.device.asked.is_set()
 
 
-def test_nothing_of_it_runs_while_it_waits_to_be_alone(judge: Judge) -> None:
+def test_nothing_of_it_runs_while_it_waits_to_be_alone(evaluator: Evaluator) -> None:
     """Another has a share: what waits for it has no process that met the candidate."""
-    other = judge.device.take(fcntl.LOCK_SH)
+    other = evaluator.device.take(fcntl.LOCK_SH)
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(seen(judge, NATIVE + "\n")))
+    thread = threading.Thread(target=lambda: found.append(seen(evaluator, NATIVE + "\n")))
     met: list[str] = []
     spawn = ForkServer.spawn
 
@@ -77,7 +79,7 @@ def test_nothing_of_it_runs_while_it_waits_to_be_alone(judge: Judge) -> None:
         m.setattr(ForkServer, "spawn", noted)
         try:
             thread.start()
-            waiting.event(judge.device.asked, "it asks to be alone")
+            waiting.event(evaluator.device.asked, "it asks to be alone")
             waiting.until(lambda: not any(map(os.path.exists, met)), "its processes end")
             assert met
             assert not found
@@ -90,10 +92,10 @@ def test_nothing_of_it_runs_while_it_waits_to_be_alone(judge: Judge) -> None:
 
 
 def test_who_is_late_in_company_is_judged_again_alone(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "FORWARD_S", 1.0)
-    v, stages = seen(judge, HANGS)
+    v, stages = seen(evaluator, HANGS)
     assert v["status"] == "timed_out", v["reason"]
     assert any("judged again by itself" in e for e in v["evidence"])
     assert [could for stage, could in stages if stage == "verify"] == ["share", "nothing"]
@@ -116,16 +118,16 @@ def _memory() -> faults.Fault:
     ],
 )
 def test_what_may_be_the_doing_of_others(
-    judge: Judge, fault: faults.Fault, beside: bool, after: bool
+    evaluator: Evaluator, fault: faults.Fault, beside: bool, after: bool
 ) -> None:
-    request = evaluation.Request.from_json(judge.request(SCALED, NATIVE, "quick", {}))
+    request = evaluation.Request.from_json(evaluator.request(SCALED, NATIVE, "quick", {}))
     asker = Asker(alone=lambda: ([], None))
-    context = evaluation.Context(judge.server, request, asker=asker)
+    context = evaluation.Context(evaluator.server, request, asker=asker)
     e = evaluation.Evaluation(context)
     assert e.may_be_of_company(fault) is beside
     context.be_alone()
     assert e.may_be_of_company(fault) is after
-    e = evaluation.Evaluation(evaluation.Context(judge.server, request))
+    e = evaluation.Evaluation(evaluation.Context(evaluator.server, request))
     assert not e.may_be_of_company(fault)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import Judge, busy
+from evaluating import Evaluator, busy
 
 from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
@@ -135,8 +135,8 @@ def eager(source: str) -> str:
 
 @pytest.mark.parametrize("level", ["quick", "certify"])
 @pytest.mark.parametrize("source", [SOFTMAX, SCALED, SEVERAL], ids=["softmax", "scaled", "several"])
-def test_eager_passes(judge: Judge, source: str, level: str) -> None:
-    v = judge.verdict(source, eager(source), level)
+def test_eager_passes(evaluator: Evaluator, source: str, level: str) -> None:
+    v = evaluator.verdict(source, eager(source), level)
     assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
     names = [f["name"] for f in v["correctness"]["families"]]
     assert names[0] == "base" and "heavy_tails" in names and "one_element" in names
@@ -146,7 +146,7 @@ def test_eager_passes(judge: Judge, source: str, level: str) -> None:
         assert v["correctness"]["follows_weights"] is True
 
 
-def test_other_algorithms_pass(judge: Judge) -> None:
+def test_other_algorithms_pass(evaluator: Evaluator) -> None:
     online = model_new(
         "top = x.new_full((x.shape[0], 1), -torch.inf)\ntotal = x.new_zeros((x.shape[0], 1))\n"
         "for part in x.chunk(4, -1):\n"
@@ -155,7 +155,7 @@ def test_other_algorithms_pass(judge: Judge) -> None:
         "    total = total + torch.exp(part - higher).sum(-1, keepdim=True)\n"
         "    top = higher\nreturn torch.exp(x - top) / total"
     )
-    v = judge.verdict(SOFTMAX, online, "certify")
+    v = evaluator.verdict(SOFTMAX, online, "certify")
     assert v["status"] == "certified", v["reason"]
 
 
@@ -186,8 +186,8 @@ def test_other_algorithms_pass(judge: Judge) -> None:
         "skips",
     ],
 )
-def test_wrong_says_why(judge: Judge, body: str, said: str) -> None:
-    v = judge.verdict(SOFTMAX, model_new(body))
+def test_wrong_says_why(evaluator: Evaluator, body: str, said: str) -> None:
+    v = evaluator.verdict(SOFTMAX, model_new(body))
     assert v["status"] == "wrong"
     assert said in v["reason"]
     assert v["correctness"]["precision"] == "float32"
@@ -205,17 +205,17 @@ def test_wrong_says_why(judge: Judge, body: str, said: str) -> None:
     ids=["sys_exit", "os_exit", "raises", "segfault", "loop"],
 )
 def test_processes_that_fail(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, body: str, status: str, said: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, body: str, status: str, said: str
 ) -> None:
     monkeypatch.setattr(trial, "FORWARD_S", 2.0)
     monkeypatch.setattr(trial, "FORWARD_EAGERS", 1.0)
-    v = judge.verdict(SOFTMAX, model_new(body))
+    v = evaluator.verdict(SOFTMAX, model_new(body))
     assert v["status"] == status
     assert said in v["reason"]
 
 
-def test_weights_baked_in_at_construction_are_wrong(judge: Judge) -> None:
-    v = judge.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT))
+def test_weights_baked_in_at_construction_are_wrong(evaluator: Evaluator) -> None:
+    v = evaluator.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT))
     assert v["status"] == "wrong"
 
 
@@ -250,10 +250,10 @@ PLAIN = model_new("return torch.relu(x * self.weight + self.bias)", AFFINE_INIT)
 PACKED, NOT_TIMED = "packing its weights takes", "when it is constructed is not in its time"
 
 
-def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
-    v = judge.verdict(SCALED, PACKS, "quick")
+def test_packed_weights_are_honest_and_said(evaluator: Evaluator) -> None:
+    v = evaluator.verdict(SCALED, PACKS, "quick")
     assert v["status"] == "correct", v["reason"]
-    v = judge.verdict(SCALED, PACKS, "certify")
+    v = evaluator.verdict(SCALED, PACKS, "certify")
     assert v["status"] == "certified", v["reason"]
     assert v["correctness"]["caches_weights"] is True
     assert v["correctness"]["follows_weights"] is False
@@ -262,13 +262,13 @@ def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
 
 @pytest.mark.parametrize("times", [2.0, 3.0], ids=["right as constructed", "wrong anyway"])
 def test_what_a_constructor_computes_of_a_weight_that_it_keeps_is_stale(
-    judge: Judge, times: float
+    evaluator: Evaluator, times: float
 ) -> None:
     """KernelBench's comparison sees the weights of the construction alone."""
     kept = f"        self.register_buffer('doubled', self.weight.detach() * {times})\n\n"
     body = "return torch.relu(x * self.doubled / 2 + self.bias)"
     text = model_new(body, AFFINE_INIT.removesuffix("\n") + kept)
-    v = judge.verdict(SCALED, text, "quick")
+    v = evaluator.verdict(SCALED, text, "quick")
     as_constructed = times == 2.0
     assert v["status"] == "wrong" and v["weights"] == "by name"
     starts = "right with the weights that it is constructed with, wrong with others: its own"
@@ -284,11 +284,11 @@ def test_what_a_constructor_computes_of_a_weight_that_it_keeps_is_stale(
     [(PACKS, PACKED), (FOLLOWS, PACKED), (PLAIN, ""), (HALVES, NOT_TIMED), (ONCE, "")],
     ids=["", "follows", "plain", "seed", "once"],
 )
-def test_what_packing_takes_is_noted(judge: Judge, text: str, says: str) -> None:
+def test_what_packing_takes_is_noted(evaluator: Evaluator, text: str, says: str) -> None:
     """Where it is constructed anew in one process, or its weights change in place, or said that
     construction is not timed.
     """
-    v = judge.verdict(SCALED, text, "certify", time=True, want_baselines=["eager"])
+    v = evaluator.verdict(SCALED, text, "certify", time=True, want_baselines=["eager"])
     assert v["status"] == "certified", v["reason"]
     assert [w for w in (PACKED, NOT_TIMED) if any(w in n for n in v["timing"]["notes"])] == (
         [says] if says else []
@@ -298,17 +298,17 @@ def test_what_packing_takes_is_noted(judge: Judge, text: str, says: str) -> None
         assert v["correctness"]["follows_weights"] is True and v["assumes"] == []
 
 
-def test_other_parameter_names_are_known_by_value_or_a_loader(judge: Judge) -> None:
+def test_other_parameter_names_are_known_by_value_or_a_loader(evaluator: Evaluator) -> None:
     init = AFFINE_INIT.replace("self.weight", "self.scale").replace("self.bias", "self.shift")
     body = "return torch.relu(x * self.scale + self.shift)"
-    v = judge.verdict(SCALED, model_new(body, init), "certify")
+    v = evaluator.verdict(SCALED, model_new(body, init), "certify")
     assert v["status"] == "certified" and v["weights"] == "by value", v["reason"]
     assert v["correctness"]["follows_weights"] is True and v["assumes"] == []
     loader = (
         "    def load_reference_state(self, state):\n"
         "        self.scale.data = state['weight']\n        self.shift.data = state['bias']\n\n"
     )
-    v = judge.verdict(SCALED, model_new(body, init + loader), "certify")
+    v = evaluator.verdict(SCALED, model_new(body, init + loader), "certify")
     assert v["status"] == "certified" and v["weights"] == "by name", v["reason"]
     # A hook packs, as PyTorch has it.
     hook = (
@@ -317,14 +317,14 @@ def test_other_parameter_names_are_known_by_value_or_a_loader(judge: Judge) -> N
         "        self.shift.data = state[prefix + 'bias']\n\n"
     )
     packed = init.replace("torch.ones(n)", "torch.full((n,), 3.0)")
-    v = judge.verdict(SCALED, model_new(body, packed + hook))
+    v = evaluator.verdict(SCALED, model_new(body, packed + hook))
     assert v["status"] == "correct" and v["weights"] == "by name", v["reason"]
     unread = loader.replace("state['bias']", "state['b']")
-    v = judge.verdict(SCALED, model_new(body, init + unread))
+    v = evaluator.verdict(SCALED, model_new(body, init + unread))
     assert v["status"] == "crashed" and "load_reference_state" in v["hint"]
 
 
-def test_nan_that_comes_of_infinity_is_no_gate(judge: Judge) -> None:
+def test_nan_that_comes_of_infinity_is_no_gate(evaluator: Evaluator) -> None:
     source = (
         HEAD
         + """class Model(nn.Module):
@@ -340,40 +340,40 @@ def get_init_inputs():
     )
     # Eager's hardswish of -Inf is -Inf * 0, NaN.
     cases = "y = torch.where(x >= 3, x, torch.where(x <= -3, torch.zeros_like(x), x * (x + 3) / 6))"
-    v = judge.verdict(source, model_new(f"{cases}\nreturn y"))
+    v = evaluator.verdict(source, model_new(f"{cases}\nreturn y"))
     assert v["status"] == "correct", v["reason"]
     # With indices the reference computes everything for every family, in memory taken again.
     more = "x.argmax(-1), (x > 0).sum(-1)"
     both = source.replace("hardswish(x)", f"hardswish(x), {more}")
     for level, status in (("quick", "correct"), ("certify", "certified")):
-        v = judge.verdict(both, model_new(f"{cases}\nreturn y, {more}"), level)
+        v = evaluator.verdict(both, model_new(f"{cases}\nreturn y, {more}"), level)
         assert v["status"] == status, v["reason"]
     # What comes of a NaN is asked for, or what a number far below in its place gives.
     dropped = model_new(f"{cases}\nreturn torch.nan_to_num(y, posinf=torch.inf)")
-    v = judge.verdict(source, dropped)
+    v = evaluator.verdict(source, dropped)
     assert v["status"] == "correct" and "no input is NaN" in v["assumes"][0]
-    assert judge.verdict(source, dropped, strict_inputs=True)["status"] == "wrong"
-    v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, 1.0, torch.inf)"))
+    assert evaluator.verdict(source, dropped, strict_inputs=True)["status"] == "wrong"
+    v = evaluator.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, 1.0, torch.inf)"))
     assert v["status"] == "wrong" and "expected NaN" in v["reason"]
     lost = model_new(f"{cases}\nreturn y + (x - x)")
-    v = judge.verdict(source, lost)
+    v = evaluator.verdict(source, lost)
     assert v["status"] == "correct" and "no input is infinite" in v["assumes"][0]
-    v = judge.verdict(source, lost, strict_inputs=True)
+    v = evaluator.verdict(source, lost, strict_inputs=True)
     assert v["status"] == "wrong" and "loses infinity" in v["reason"]
-    v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, torch.nan, 1.0)"))
+    v = evaluator.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, torch.nan, 1.0)"))
     assert v["status"] == "wrong" and "expected +Inf" in v["reason"]
 
 
-def test_an_output_in_an_inputs_memory_is_found(judge: Judge) -> None:
+def test_an_output_in_an_inputs_memory_is_found(evaluator: Evaluator) -> None:
     source = HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x * 1.0\n"
     source += "\ndef get_inputs():\n    return [torch.randn(64, 96)]\n"
     source += "\ndef get_init_inputs():\n    return []\n"
-    assert judge.verdict(source, model_new("return x + 0.0"))["status"] == "correct"
-    v = judge.verdict(source, model_new("return x"))
+    assert evaluator.verdict(source, model_new("return x + 0.0"))["status"] == "correct"
+    v = evaluator.verdict(source, model_new("return x"))
     assert v["status"] == "wrong" and "memory of input 0" in v["reason"]
 
 
-def test_ties_of_argmax_may_break_either_way(judge: Judge) -> None:
+def test_ties_of_argmax_may_break_either_way(evaluator: Evaluator) -> None:
     source = SEVERAL.replace("torch.randn(16, 40)", "torch.randint(0, 3, (16, 40)).float()")
     last = HEAD + (
         "class ModelNew(nn.Module):\n    def forward(self, x, mask):\n        values = x.amax(-1)\n"
@@ -381,25 +381,25 @@ def test_ties_of_argmax_may_break_either_way(judge: Judge) -> None:
         "        return {{'over': x.mean(-1) > 0, 'sum': x.sum(-1), 'top': [values, indices],\n"
         "            'where': torch.where(mask, -1.0, x)}}\n"
     )
-    v = judge.verdict(source, last.format("pass"))
+    v = evaluator.verdict(source, last.format("pass"))
     assert v["status"] == "correct", v["reason"]
-    v = judge.verdict(source, last.format("indices = (indices + 1) % 40"))
+    v = evaluator.verdict(source, last.format("indices = (indices + 1) % 40"))
     assert v["status"] == "wrong" and "indices are wrong" in v["reason"]
 
 
-def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> None:
-    v = judge.verdict(SCALED, NATIVE, built=True)
+def test_native_code_is_built_traced_and_certified_as_exported(evaluator: Evaluator) -> None:
+    v = evaluator.verdict(SCALED, NATIVE, built=True)
     assert v["status"] == "correct", v["reason"]
     assert v["metrics"]["custom_calls"] == 1 and v["work"]["custom"] > 0
-    v = judge.verdict(SCALED, NATIVE, "certify", built=True)
+    v = evaluator.verdict(SCALED, NATIVE, "certify", built=True)
     assert v["status"] == "certified", v["reason"]
     assert "class _native:" in v["exported"] and len(v["exported_sha256"]) == 64
 
 
-def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
+def test_what_compilers_make_of_a_candidate(evaluator: Evaluator) -> None:
     def built(text: str, *archs: str, **more: Any) -> list[dict[str, Any]]:
-        msg = {"candidate": {"source": text}, "archs": list(archs), "cache_dir": judge.cache}
-        return judge.referee.build(msg | more, [])["builds"]
+        msg = {"candidate": {"source": text}, "archs": list(archs), "cache_dir": evaluator.cache}
+        return evaluator.referee.build(msg | more, [])["builds"]
 
     (one,) = built(NATIVE, "")
     assert (one["arch"], one["status"], one["build"]["form"]) == ("", "built", "native")
@@ -421,11 +421,11 @@ def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
 
 
 def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_it(
-    judge: Judge,
+    evaluator: Evaluator,
 ) -> None:
     def ahead(text: str, **more: Any) -> dict[str, Any]:
-        msg = {"candidate": {"source": text}, "cache_dir": judge.cache, "custom_code": "any"}
-        return judge.referee.build_ahead(msg | {"device": "cpu", "arch": ""} | more, [])
+        msg = {"candidate": {"source": text}, "cache_dir": evaluator.cache, "custom_code": "any"}
+        return evaluator.referee.build_ahead(msg | {"device": "cpu", "arch": ""} | more, [])
 
     broken = NATIVE.replace("i < rows", "i < no_rows", 1)
     no_class = NATIVE.replace("ModelNew", "Other")
@@ -433,13 +433,13 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
         said = ahead(text, reference=SCALED)
         assert said["status"] == status and said["reason"] and len(said["fingerprint"]) == 64
         assert not said["build"]["cached"] and ahead(text)["build"]["cached"]
-        v = judge.verdict(SCALED, text, built=True)
+        v = evaluator.verdict(SCALED, text, built=True)
         same = ("status", "reason", "language", "build")
         v["build"] |= {n: said["build"][n] for n in ("seconds", "cached")}
         assert {n: v[n] for n in same} == {n: said[n] for n in same}
         assert v["sandbox"]["missing"] == said["missing"]
     assert ahead(NATIVE, reference=SCALED)["status"] == ""
-    v = judge.verdict(SCALED, NATIVE, built=True)
+    v = evaluator.verdict(SCALED, NATIVE, built=True)
     assert v["status"] == "correct" and v["build"]["cached"]
     # Whoever gives the two files in the wrong order is told so by the inspection.
     assert ahead(broken, reference=NATIVE) == {"status": ""}
@@ -452,7 +452,7 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
 
 @pytest.mark.parametrize("load", [0.0, 1e6])
 def test_what_does_not_compile_has_nothing_drawn_for_it_where_cores_are_short(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, load: float
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, load: float
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     prepared: list[str] = []
@@ -461,35 +461,40 @@ def test_what_does_not_compile_has_nothing_drawn_for_it_where_cores_are_short(
         trial.Trial, "draw", lambda t, *more: (prepared.append("x"), inner(t, *more))[1]
     )
     broken = NATIVE.replace("i < rows", f"i < no_rows_{load:.0f}", 1)
-    v = judge.verdict(SCALED, broken, built=True)
+    v = evaluator.verdict(SCALED, broken, built=True)
     assert v["status"] == "build_failed" and (not prepared or not load)
     good = NATIVE.replace("i < rows", f"i < rows + {load:.0f} * 0", 1)
-    v = judge.verdict(SCALED, good, built=True)
+    v = evaluator.verdict(SCALED, good, built=True)
     assert v["status"] == "correct" and prepared
 
 
-def test_code_for_a_gpu_is_built_ahead_without_one(judge: Judge) -> None:
+def test_code_for_a_gpu_is_built_ahead_without_one(evaluator: Evaluator) -> None:
     if not toolchain.nvcc():
         pytest.skip(toolchain.NO_NVCC)
     examples = pathlib.Path(__file__).parents[4] / "examples"
     text = (examples / "candidates" / "softmax_cuda.py").read_text()
-    msg = {"device": "cuda:0", "arch": "sm_90a", "cache_dir": judge.cache}
+    msg = {"device": "cuda:0", "arch": "sm_90a", "cache_dir": evaluator.cache}
     for source, status in ((text, ""), (text.replace("return v;", "return v", 1), "build_failed")):
         body = msg | {"candidate": {"source": source}, "custom_code": "required"}
-        said = judge.referee.build_ahead(body, [])
+        said = evaluator.referee.build_ahead(body, [])
         assert said["status"] == status and said["language"] == "cuda", said["reason"]
         again = builder_client.build(
-            judge.server, {"source": source}, judge.cache, "cuda:0", arch="sm_90a", forbids=True
+            evaluator.server,
+            {"source": source},
+            evaluator.cache,
+            "cuda:0",
+            arch="sm_90a",
+            forbids=True,
         )
         assert again["build"]["cached"] and again["status"] == status
 
 
 @pytest.mark.alone
-def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None:
+def test_what_comes_next_is_built_before_this_one_is_timed(evaluator: Evaluator) -> None:
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
     broken = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
     upcoming = [{"source": s, "language": "cpp"} for s in (following, broken)]
-    v = judge.verdict(
+    v = evaluator.verdict(
         SCALED,
         NATIVE,
         built=True,
@@ -501,15 +506,15 @@ def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None
     assert v["status"] == "correct", v["reason"]
     assert "upcoming" in v["cost_s"]  # what timing waited for them
     more = {"want_baselines": ["eager"], "batch": "some"}
-    v = judge.verdict(SCALED, following, built=True, time=True, **more)
+    v = evaluator.verdict(SCALED, following, built=True, time=True, **more)
     assert v["build"]["cached"] and "upcoming" not in v["cost_s"]
-    v = judge.verdict(SCALED, broken, built=True, **more)
+    v = evaluator.verdict(SCALED, broken, built=True, **more)
     assert v["status"] == "build_failed" and v["build"]["cached"]
 
 
 @pytest.mark.alone
 def test_candidates_of_a_batch_share_what_they_are_timed_with(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: one sentinel, the same contents and weights, processes that are started ahead,
     which get the device when it is theirs.
@@ -537,14 +542,16 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     verdicts: list[dict[str, Any]] = []
     ours, theirs = os.pipe()
     for i, text in enumerate(handed_in):
-        known = judge.calibration(SCALED)
+        known = evaluator.calibration(SCALED)
         more = {"known": known, "time": True, "batch": "b", "want_baselines": ["eager"]}
         more["upcoming"] = [{"source": s, "language": "cpp"} for s in handed_in[i + 1 :]]
-        answer = judge.referee.evaluate(judge.request(SCALED, text, "quick", more), [theirs])
-        judge.known[SCALED] |= answer["learned"]
+        answer = evaluator.referee.evaluate(
+            evaluator.request(SCALED, text, "quick", more), [theirs]
+        )
+        evaluator.known[SCALED] |= answer["learned"]
         verdicts.append(answer["verdict"])
         if i == 2:
-            batch = judge.referee._kept._batch
+            batch = evaluator.referee._kept._batch
             assert batch is not None and batch.timed is not None
             monkeypatch.setattr(context.Context, "compilers_disturb", disturb)
         if i == 3:  # what was read of it, as far as it was: the text that Go would ask about
@@ -563,15 +570,15 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     # An old sentinel is timed again, on the same contents; another task has its own.
     monkeypatch.setattr(warm_pool, "SENTINEL_S", 0.0)
     more = {"time": True, "batch": "b", "want_baselines": ["eager"]}
-    again = judge.verdict(SCALED, NATIVE, built=True, **more)
+    again = evaluator.verdict(SCALED, NATIVE, built=True, **more)
     assert again["status"] == "correct", again["reason"]
     assert [t.contents for t in sentinels] == 2 * [sentinels[0].contents]
-    other = judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
+    other = evaluator.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
     assert other["status"] == "correct", other["reason"]
     # Nothing of the batch outlives it, and nobody has the device.
-    judge.verdict(SCALED, NATIVE, built=True)
-    assert judge.referee._kept._batch is None
-    judge.referee._kept.close()
+    evaluator.verdict(SCALED, NATIVE, built=True)
+    assert evaluator.referee._kept._batch is None
+    evaluator.referee._kept.close()
     os.close(theirs)
     assert select.select([ours], [], [], 120)[0] and os.read(ours, 1) == b""
     os.close(ours)
@@ -579,7 +586,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
 
 @pytest.mark.alone
 def test_who_is_judged_by_the_seed_shares_no_weights(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: it has a sentinel of its own, also where that is a process that waits, and the
     others of the batch have theirs.
@@ -599,7 +606,7 @@ def test_who_is_judged_by_the_seed_shares_no_weights(
     monkeypatch.setattr(opponents.Opponents, "_timing", noted)
     more = {"time": True, "batch": "b", "want_baselines": ["eager"], "built": True}
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
-    verdicts = [judge.verdict(SCALED, text, **more) for text in (NATIVE, halves, following)]
+    verdicts = [evaluator.verdict(SCALED, text, **more) for text in (NATIVE, halves, following)]
     said = [v["status"] for v in verdicts]
     assert said == 3 * ["correct"], [v["reason"][:150] for v in verdicts if v["speedup"] is None]
     assert [v["weights"] for v in verdicts] == ["by name", "by seed", "by name"]
@@ -608,12 +615,12 @@ def test_who_is_judged_by_the_seed_shares_no_weights(
     assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     last = verdicts[-1]["timing"]
     assert not last["marked"] or busy(last["notes"]), last["notes"]
-    judge.referee._kept.close()
+    evaluator.referee._kept.close()
 
 
 @pytest.mark.alone
 def test_processes_are_started_for_the_next_candidate(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU. They have no device until it is theirs, and eager's is of one task."""
     monkeypatch.setattr(context, "SHARES", {"cpu"})
@@ -627,7 +634,7 @@ def test_processes_are_started_for_the_next_candidate(
 
     monkeypatch.setattr(window_session.Session, "__init__", noted)
     more = {"built": True, "time": True, "want_baselines": ["eager"]}
-    spares = judge.referee._kept.spares
+    spares = evaluator.referee._kept.spares
 
     def pids() -> set[int]:
         spares.wait()
@@ -637,19 +644,23 @@ def test_processes_are_started_for_the_next_candidate(
         }
 
     ours, theirs = os.pipe()
-    request = judge.request(SCALED, NATIVE, "quick", {"time": True, "want_baselines": ["eager"]})
-    request["known"] = judge.calibration(SCALED)
-    assert judge.referee.evaluate(request, [theirs])["verdict"]["status"] == "correct"
+    request = evaluator.request(
+        SCALED, NATIVE, "quick", {"time": True, "want_baselines": ["eager"]}
+    )
+    request["known"] = evaluator.calibration(SCALED)
+    assert evaluator.referee.evaluate(request, [theirs])["verdict"]["status"] == "correct"
     ahead = pids()
     assert len(ahead) == 3 and not ahead & set(timed)
-    judge.referee._kept.take("")  # the reference's process, which lets go of the device when kept
+    evaluator.referee._kept.take(
+        ""
+    )  # the reference's process, which lets go of the device when kept
     os.close(theirs)
     assert select.select([ours], [], [], 120)[0] and os.read(ours, 1) == b""
     os.close(ours)
 
     timed.clear()
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
-    v = judge.verdict(SCALED, following, **more)
+    v = evaluator.verdict(SCALED, following, **more)
     assert v["status"] == "correct", v["reason"]
     assert len(set(timed) & ahead) == 2, "eager's and the candidate's that is timed"
     new = pids()
@@ -657,41 +668,43 @@ def test_processes_are_started_for_the_next_candidate(
 
     # One that has ended since is not missed.
     os.kill(next(iter(new)), signal.SIGKILL)
-    v = judge.verdict(SCALED, NATIVE, **more)
+    v = evaluator.verdict(SCALED, NATIVE, **more)
     assert v["status"] == "correct", v["reason"]
 
     (eager_of,) = [f.result().worker for k, f in spares._begun.items() if "eager" in k]
     same = model_new("return torch.softmax(x, -1)")
-    v = judge.verdict(SOFTMAX, same, time=True, want_baselines=["eager"])
+    v = evaluator.verdict(SOFTMAX, same, time=True, want_baselines=["eager"])
     assert v["status"] == "correct", v["reason"]
     assert eager_of.wait(120) is not None, "eager of another task was kept"
-    judge.referee._kept.close()
+    evaluator.referee._kept.close()
     assert not spares
 
 
-def test_work_that_custom_code_does_not_do_is_rejected(judge: Judge) -> None:
+def test_work_that_custom_code_does_not_do_is_rejected(evaluator: Evaluator) -> None:
     idle = NATIVE.replace(
         "lib.affine(x, self.weight, self.bias, y, x.shape[0], x.shape[1])\n        return y",
         "return torch.relu(x * self.weight + self.bias)",
     )
-    v = judge.verdict(SCALED, idle, built=True)
+    v = evaluator.verdict(SCALED, idle, built=True)
     assert v["status"] == "rejected" and "aten.mul" in v["reason"]
-    v = judge.verdict(SCALED, eager(SCALED), built=True)
+    v = evaluator.verdict(SCALED, eager(SCALED), built=True)
     assert v["status"] == "rejected"
 
 
-def test_seconds_by_part_add_up(judge: Judge) -> None:
-    took = judge.verdict(SCALED, NATIVE, built=True)["cost_s"]
+def test_seconds_by_part_add_up(evaluator: Evaluator) -> None:
+    took = evaluator.verdict(SCALED, NATIVE, built=True)["cost_s"]
     whole = took.pop("total")
     assert min(took.values()) >= 0 and 0.5 * whole < sum(took.values()) <= whole + 1e-3
     assert {"verify", "verify reference", "verify candidate"} <= took.keys()
 
 
 @pytest.mark.parametrize("calibrated", [False, True], ids=["new task", "known task"])
-def test_what_does_not_compile_is_the_candidates_fault(judge: Judge, calibrated: bool) -> None:
+def test_what_does_not_compile_is_the_candidates_fault(
+    evaluator: Evaluator, calibrated: bool
+) -> None:
     bad = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
-    known = judge.calibration(SCALED) if calibrated else {}
-    v = judge.verdict(SCALED, bad, built=True, known=known)
+    known = evaluator.calibration(SCALED) if calibrated else {}
+    v = evaluator.verdict(SCALED, bad, built=True, known=known)
     assert v["status"] == "build_failed" and v["build"]["errors"][0]["line"] == 7
     assert v["candidate"] and v["language"] == "cpp" and v["build"]["form"] == "native"
     parts = {k: s for k, s in v["cost_s"].items() if k != "total"}
@@ -699,22 +712,22 @@ def test_what_does_not_compile_is_the_candidates_fault(judge: Judge, calibrated:
     assert calibrated or "verify" not in parts  # calibrating waits for what compiles
 
 
-def test_out_of_bounds_beside_the_input_is_found(judge: Judge) -> None:
+def test_out_of_bounds_beside_the_input_is_found(evaluator: Evaluator) -> None:
     bad = NATIVE.replace("= v < 0 ? 0 : v;", "= v < 0 ? 0 : v; ((float*)x)[rows * n] = 1;")
-    v = judge.verdict(SCALED, bad, built=True)
+    v = evaluator.verdict(SCALED, bad, built=True)
     assert v["status"] == "wrong" and "outside" in v["reason"]
 
 
 @pytest.mark.alone
-def test_timed(judge: Judge) -> None:
+def test_timed(evaluator: Evaluator) -> None:
     ceilings = {"memory_gbs": 10.0, "cache_gbs": 20.0, "fp32_gflops": 50.0, "call_us": 1.0}
     more = {
-        "known": judge.calibration(SCALED),
+        "known": evaluator.calibration(SCALED),
         "want_baselines": ["eager"],
         "ceilings": ceilings,
         "specs": {"l3_bytes": 8 << 20},
     }
-    answer = judge.referee.evaluate(judge.request(SCALED, NATIVE, "quick", more), [])
+    answer = evaluator.referee.evaluate(evaluator.request(SCALED, NATIVE, "quick", more), [])
     v = answer["verdict"]
     assert v["status"] == "correct", v["reason"]
     assert v["candidate_ms"] > 0 and v["baselines"]["eager"] > 0
@@ -728,17 +741,17 @@ def test_timed(judge: Judge) -> None:
 
 @pytest.mark.alone
 def test_where_no_memory_can_be_read_a_verdict_says_so(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_memory, "fetch", lambda *_: errno.EPERM)
-    v = judge.verdict(SCALED, NATIVE, built=True, time=True, want_baselines=["eager"])
+    v = evaluator.verdict(SCALED, NATIVE, built=True, time=True, want_baselines=["eager"])
     assert v["status"] == "correct", v["reason"]
     assert "reads of a worker's memory" in v["sandbox"]["missing"]
     assert v["speedup"]["value"] > 0
 
 
 @pytest.mark.alone
-def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
+def test_a_references_process_serves_the_next_candidate(evaluator: Evaluator) -> None:
     # It keeps the first weights that it meets, which are other ones in each evaluation.
     packs = SCALED.replace(
         "        return torch.relu(x * self.weight",
@@ -748,13 +761,13 @@ def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     body = "return torch.relu(x * self.weight + self.bias)"
 
     def judged(source: str, candidate: str) -> int:
-        v = judge.verdict(source, candidate)
+        v = evaluator.verdict(source, candidate)
         assert v["status"] == "correct", v["reason"]
-        return judge.referee._kept._client.pid
+        return evaluator.referee._kept._client.pid
 
     first = judged(packs, model_new(body, AFFINE_INIT))
     assert judged(packs, model_new(body, AFFINE_INIT)) == first
-    wrong = judge.verdict(packs, model_new("return x * self.weight", AFFINE_INIT))
+    wrong = evaluator.verdict(packs, model_new("return x * self.weight", AFFINE_INIT))
     assert wrong["status"] == "wrong"  # the reference may be at work then
     assert judged(packs, model_new(body, AFFINE_INIT)) == first
     os.kill(first, signal.SIGKILL)
@@ -762,15 +775,15 @@ def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     assert judged(SOFTMAX, model_new("return torch.softmax(x, -1)")) != first
     # Who waits does not hold the device.
     ours, theirs = os.pipe()
-    more = {"known": judge.calibration(SOFTMAX), "time": False, "require_custom": False}
-    request = judge.request(SOFTMAX, model_new("return torch.softmax(x, -1)"), "quick", more)
+    more = {"known": evaluator.calibration(SOFTMAX), "time": False, "require_custom": False}
+    request = evaluator.request(SOFTMAX, model_new("return torch.softmax(x, -1)"), "quick", more)
     for _ in range(2):
-        assert judge.referee.evaluate(dict(request), [theirs])["verdict"]["status"] == "correct"
+        assert evaluator.referee.evaluate(dict(request), [theirs])["verdict"]["status"] == "correct"
     os.close(theirs)
-    assert judge.referee._kept
+    assert evaluator.referee._kept
     assert select.select([ours], [], [], 120)[0] and os.read(ours, 1) == b""
     os.close(ours)
-    judge.referee._kept.close()
+    evaluator.referee._kept.close()
 
 
 @pytest.mark.parametrize(
@@ -923,10 +936,10 @@ BANDED = SOFTMAX.replace("torch.randn(32, 512)", "torch.tril(torch.randn(32, 512
     ],
 )
 def test_no_memory_moves_more_than_its_pins(
-    judge: Judge, task: str, pins: float, measured: float, l2_bytes: int, status: str
+    evaluator: Evaluator, task: str, pins: float, measured: float, l2_bytes: int, status: str
 ) -> None:
     """128 KiB by 10 MB/s take 13 ms, and a softmax of them does not. GPUs alone have such pins."""
-    v = judge.verdict(
+    v = evaluator.verdict(
         task,
         task.replace("class Model(", "class ModelNew("),
         time=True,
@@ -941,9 +954,9 @@ def test_no_memory_moves_more_than_its_pins(
 @pytest.mark.alone
 @pytest.mark.parametrize("when", ["verified", "timed"])
 def test_who_takes_all_memory_is_at_fault(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, when: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """The judge runs out of it while a candidate lives. Played by the CPU: it has no such end."""
+    """The referee runs out of it while a candidate lives. Played by the CPU: it has no such end."""
     free = [100]
     monkeypatch.setattr(type(device.CPU), "free_bytes", lambda _: free[0])
 
@@ -962,9 +975,9 @@ def test_who_takes_all_memory_is_at_fault(
             monkeypatch.setattr(candidate_client.CandidateClient, "answer", out_of_memory)
         else:
             monkeypatch.setattr(visit.Visit, "run", visited)
-        return judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
+        return evaluator.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
 
-    judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
+    evaluator.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
     with pytest.raises(
         faults.Infrastructure,
         match=r"more memory than the device has free: .*out of memory. Tried to allocate 2 GiB\.$",
@@ -1116,13 +1129,13 @@ def test_the_floor_of_what_mostly_reads(reading: float, written: int, ms: float)
     request["ceilings"] = {"memory_gbs": 100.0, "read_gbs": reading}
     request["task"] |= {"least_bytes": 80 * 10**6, "operations": 0}
     outputs = [torch.empty(written * 10**6 // 4, device="meta")]
-    judge: Any = types.SimpleNamespace(inputs=[], outputs=outputs)
-    roofline = figures.Roofline.of(Request.from_json(request), NOTHING, judge)
+    evaluator: Any = types.SimpleNamespace(inputs=[], outputs=outputs)
+    roofline = figures.Roofline.of(Request.from_json(request), NOTHING, evaluator)
     assert roofline.floor().ms == pytest.approx(ms)
 
 
-def test_a_task_is_described(judge: Judge) -> None:
-    t = judge.task(SCALED)
+def test_a_task_is_described(evaluator: Evaluator) -> None:
+    t = evaluator.task(SCALED)
     assert t["inputs"] == [{"name": "x", "dtype": "float32", "shape": [16, 64]}]
     assert t["outputs"] == [{"dtype": "float32", "shape": [16, 64]}]
     assert [p["name"] for p in t["parameters"]] == ["weight", "bias"]
@@ -1156,22 +1169,22 @@ FLAGGED = {
 
 
 @pytest.mark.parametrize("kind", FLAGGED)
-def test_flags(judge: Judge, kind: str) -> None:
+def test_flags(evaluator: Evaluator, kind: str) -> None:
     source, flag = FLAGGED[kind]
-    t = judge.task(source)
+    t = evaluator.task(source)
     assert flag in t["flags"] and t["notes"]
 
 
 @pytest.mark.parametrize("has", [5, 7])
 def test_a_task_that_does_not_fit_the_device_is_flagged(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, has: int
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, has: int
 ) -> None:
     """What is free at the moment is no matter: others may have it, and give it back."""
     call = 2 << 20  # half of it goes in
     source = task_of("return x * 2", "[torch.randn(1 << 10, 1 << 8)]")
     monkeypatch.setattr(device.Cpu, "room", lambda _: (1, has * call))
-    monkeypatch.setattr(judge, "tasks", {})
-    t = judge.task(source)
+    monkeypatch.setattr(evaluator, "tasks", {})
+    t = evaluator.task(source)
     assert ("too_large" in t["flags"]) == (has == 5)
     said = (
         "A call has 2 MiB of inputs and outputs. Evaluating it takes about 12 MiB, one thing after "
@@ -1180,27 +1193,27 @@ def test_a_task_that_does_not_fit_the_device_is_flagged(
     assert (said in t["notes"]) == (has == 5)
 
 
-def test_what_is_averaged_over_much_does_not_ignore_its_input(judge: Judge) -> None:
-    t = judge.task(task_of("return 100 + x.mean()", "[torch.rand(1000, 1000)]"))
+def test_what_is_averaged_over_much_does_not_ignore_its_input(evaluator: Evaluator) -> None:
+    t = evaluator.task(task_of("return 100 + x.mean()", "[torch.rand(1000, 1000)]"))
     assert "ignores_input" not in t["flags"]
     assert "nearly the same in every draw" in " ".join(t["notes"])
 
 
-def test_a_sum_in_any_order_of_which_little_is_left_is_not_stochastic(judge: Judge) -> None:
+def test_a_sum_in_any_order_of_which_little_is_left_is_not_stochastic(evaluator: Evaluator) -> None:
     """Float32 differs from run to run by a hundredth of what is left, float64 does not."""
     forward = "return x[:, torch.randperm(1 << 14)].sum(1) - (1 << 14)"
     source = task_of(forward, "[1 + 1e-3 * torch.randn(16, 1 << 14)]")
-    assert judge.task(source)["eager_ms"] > 0
-    v = judge.verdict(source, source.replace("Model(", "ModelNew("), require_custom=False)
+    assert evaluator.task(source)["eager_ms"] > 0
+    v = evaluator.verdict(source, source.replace("Model(", "ModelNew("), require_custom=False)
     assert v["status"] == "correct", v["reason"]
 
 
-def test_an_integer_input_that_never_changes_is_noted(judge: Judge) -> None:
+def test_an_integer_input_that_never_changes_is_noted(evaluator: Evaluator) -> None:
     forward = "return x * (mask > 0)"
     for mask, noted in (("torch.arange(8)", True), ("torch.randint(0, 9, (8,))", False)):
         source = task_of(forward, f"[torch.randn(8, 8), {mask}]").replace(
             "(self, x)", "(self, x, mask)"
         )
-        notes = " ".join(judge.task(source)["notes"])
+        notes = " ".join(evaluator.task(source)["notes"])
         assert ("Input mask is the same in every draw" in notes) == noted
         assert "Input x" not in notes

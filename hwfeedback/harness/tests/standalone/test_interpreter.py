@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import Judge
+from evaluating import Evaluator
 
 from kwharness.build import builder_client, reports
 from kwharness.clients.errors import WorkerError
@@ -79,11 +79,11 @@ def call_of(x: torch.Tensor, scale: torch.Tensor) -> calls.Call:
     )
 
 
-def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tensor]:
+def outputs(evaluator: Evaluator, source: str, timeout: float = 60.0) -> list[torch.Tensor]:
     x, scale = torch.randn(64, 32), torch.rand(32)
     call = call_of(x, scale)
-    text = builder_client.export(judge.server, source)
-    with interpreter.Running(judge.server, text, call, "weak", timeout) as running:
+    text = builder_client.export(evaluator.server, source)
+    with interpreter.Running(evaluator.server, text, call, "weak", timeout) as running:
         found = running.outputs()
         assert running.looked() == calls.Looked(), "there is no GPU"
     assert torch.equal(found[0], torch.relu(x) * scale)
@@ -91,8 +91,8 @@ def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tens
 
 
 @pytest.mark.slow  # so do those below, and more is asked of them
-def test_a_file_that_stands_alone(judge: Judge) -> None:
-    outputs(judge, KERNEL)
+def test_a_file_that_stands_alone(evaluator: Evaluator) -> None:
+    outputs(evaluator, KERNEL)
 
 
 @pytest.mark.parametrize(
@@ -109,36 +109,36 @@ def test_a_file_that_stands_alone(judge: Judge) -> None:
         ("ModelNew.forward = lambda self, x: (x, x)", "another structure"),
     ],
 )
-def test_what_does_not_work_there_is_said(judge: Judge, change: str, says: str) -> None:
+def test_what_does_not_work_there_is_said(evaluator: Evaluator, change: str, says: str) -> None:
     with pytest.raises(calls.Broken, match=says):
-        outputs(judge, KERNEL + "\n" + change)
+        outputs(evaluator, KERNEL + "\n" + change)
 
 
-def test_float32_is_float32_for_the_file_too(judge: Judge) -> None:
+def test_float32_is_float32_for_the_file_too(evaluator: Evaluator) -> None:
     flags = "torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32"
     made = "        y = torch.empty_like"
-    outputs(judge, KERNEL.replace(made, f"        assert not ({flags})\n{made}"))
+    outputs(evaluator, KERNEL.replace(made, f"        assert not ({flags})\n{made}"))
 
 
-def test_a_file_may_use_as_much_memory_as_a_candidate(judge: Judge) -> None:
+def test_a_file_may_use_as_much_memory_as_a_candidate(evaluator: Evaluator) -> None:
     large = "import torch; held = torch.empty({} << 20, dtype=torch.uint8)\n"
     share = policy.PROFILES["builder"].memory_share + policy.PROFILES["candidate"].memory_share
     between = int(share / 2 * policy.machine_memory()) >> 20
-    outputs(judge, large.format(between) + KERNEL)
+    outputs(evaluator, large.format(between) + KERNEL)
     with pytest.raises(calls.Broken, match="allocate"):
-        outputs(judge, large.format(3 * between) + KERNEL)
+        outputs(evaluator, large.format(3 * between) + KERNEL)
 
 
-def test_a_file_that_does_not_end(judge: Judge) -> None:
+def test_a_file_that_does_not_end(evaluator: Evaluator) -> None:
     with pytest.raises(calls.Broken, match="over 3 s") as e:
-        outputs(judge, "while True: pass\n" + KERNEL, 3.0)
+        outputs(evaluator, "while True: pass\n" + KERNEL, 3.0)
     assert e.value.late
 
 
 @pytest.mark.slow  # a certificate's file that is wrong is judged below
-def test_what_it_leaves_unwritten_is_not_what_was_asked(judge: Judge) -> None:
+def test_what_it_leaves_unwritten_is_not_what_was_asked(evaluator: Evaluator) -> None:
     with pytest.raises(AssertionError):
-        outputs(judge, KERNEL.replace("* s[j]", "* 2"))
+        outputs(evaluator, KERNEL.replace("* s[j]", "* 2"))
 
 
 # Who knows where he runs could be right where it counts and nowhere else.
@@ -164,7 +164,7 @@ def runs_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_certify_runs_the_file_by_itself(
-    judge: Judge,
+    evaluator: Evaluator,
     monkeypatch: pytest.MonkeyPatch,
     beside: bool,
     candidate: str,
@@ -175,8 +175,8 @@ def test_certify_runs_the_file_by_itself(
         runs_beside(monkeypatch)
     # As if the first look at the text had missed what it imports.
     parsed = reports.parsed_source
-    monkeypatch.setattr(reports, "parsed_source", lambda answer: {**parsed(answer), "problems": []})
-    v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
+    monkeypatch.setattr(reports, "parsed_source", lambda *said: {**parsed(*said), "problems": []})
+    v = evaluator.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
     assert v["cost_s"]["cold"] > 0
 
@@ -189,11 +189,11 @@ HALVED = HALVED.replace("return y", "return 2 * y")
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize(("candidate", "by"), [(OWN_NAME, "by value"), (HALVED, "by seed")])
 def test_the_file_gets_weights_as_the_candidate_does(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, candidate: str, by: str, beside: bool
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, candidate: str, by: str, beside: bool
 ) -> None:
     if beside:
         runs_beside(monkeypatch)
-    v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
+    v = evaluator.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert v["status"] == "certified" and v["weights"] == by, v["reason"]
     assert v["cost_s"]["cold"] > 0 and not v["assumes"]
     assert ("follows_weights" in v["correctness"]) == (by == "by value")
@@ -205,7 +205,7 @@ STEPS = """steps = torch.nn.Parameter(torch.empty(n))
         """
 
 
-def test_the_file_is_constructed_with_what_is_moved(judge: Judge) -> None:
+def test_the_file_is_constructed_with_what_is_moved(evaluator: Evaluator) -> None:
     """What every construction gives is moved as often in a new interpreter, which has a mode of its
     own for the device.
     """
@@ -214,22 +214,22 @@ def test_the_file_is_constructed_with_what_is_moved(judge: Judge) -> None:
     halved = halved.replace("self.scale", "self.gain").replace("return y", "return 2 * y")
     task = task.replace("PLACE", STEPS + "self.scale = steps")
     halved = halved.replace("PLACE", STEPS + "self.gain = torch.nn.Parameter(steps / 2)")
-    v = judge.verdict(task, halved, "certify", built=True, cold=True)
+    v = evaluator.verdict(task, halved, "certify", built=True, cold=True)
     assert v["status"] == "certified" and v["weights"] == "by seed", v["reason"]
     assert any("its scale was moved" in e for e in v["evidence"]) and not v["assumes"]
 
 
 def test_a_file_that_nobody_can_look_at_is_not_certified(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, scale = torch.randn(64, 32), torch.rand(32)
-    text = builder_client.export(judge.server, KERNEL)
-    with interpreter.Running(judge.server, text, call_of(x, scale), "weak", 60.0) as running:
+    text = builder_client.export(evaluator.server, KERNEL)
+    with interpreter.Running(evaluator.server, text, call_of(x, scale), "weak", 60.0) as running:
         running.outputs()
         monkeypatch.setattr(running, "_looks", True)  # though nobody has begun to
         with pytest.raises(calls.Broken, match="lets nobody look at it"):
             running.looked()
-    with interpreter.Running(judge.server, text, call_of(x, scale), "weak", 60.0) as running:
+    with interpreter.Running(evaluator.server, text, call_of(x, scale), "weak", 60.0) as running:
         running.outputs()
         monkeypatch.setattr(running, "_looks", True)
         running._worker.kill()
@@ -245,7 +245,7 @@ def test_a_pipe_in_the_place_of_a_request_holds_up_nobody(tmp_path: pathlib.Path
 
 
 def test_what_had_company_when_it_failed_is_asked_again_without(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where memory is not enough for two."""
     runs_beside(monkeypatch)
@@ -266,18 +266,18 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
         return run(self, candidate, *more)
 
     monkeypatch.setattr(verify.Verification, "run", fails)
-    v = judge.verdict(REFERENCE, KERNEL, "certify", built=True, cold=True)
+    v = evaluator.verdict(REFERENCE, KERNEL, "certify", built=True, cold=True)
     assert (v["status"], begun) == ("certified", [True, False]), v["reason"]
     assert "the first time it ran out of memory" in v["evidence"][0]
 
 
 def test_who_only_crashes_beside_its_file_is_not_asked_again(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may know that it would be wrong."""
     runs_beside(monkeypatch)
     dies = "        if x.abs().max() > 100:\n            raise ValueError('not these')\n"
-    v = judge.verdict(
+    v = evaluator.verdict(
         REFERENCE,
         KERNEL.replace("        y = torch", dies + "        y = torch"),
         "certify",
@@ -289,7 +289,7 @@ def test_who_only_crashes_beside_its_file_is_not_asked_again(
 
 
 def test_what_runs_by_itself_ends_with_who_fails(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs_beside(monkeypatch)
     begun: list[interpreter.Running] = []
@@ -301,7 +301,7 @@ def test_what_runs_by_itself_ends_with_who_fails(
 
     monkeypatch.setattr(interpreter.Running, "__init__", kept)
     wrong = KERNEL.replace("* s[j]", "* 2")
-    v = judge.verdict(REFERENCE, wrong, "certify", built=True, cold=True)
+    v = evaluator.verdict(REFERENCE, wrong, "certify", built=True, cold=True)
     assert v["status"] == "wrong" and "by itself" not in v["reason"], v["reason"]
     assert len(begun) == 1
     assert all(r._worker.wait(0) is not None and not r._given for r in begun)
@@ -324,7 +324,7 @@ esac
 
 
 def served(
-    judge: Judge, source: str, tool: pathlib.Path, *, few: bool = True, **more: str
+    evaluator: Evaluator, source: str, tool: pathlib.Path, *, few: bool = True, **more: str
 ) -> dict[str, Any]:
     """The worker's side, in this process: a sandbox does not show it the tool."""
     x, less, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
@@ -344,7 +344,7 @@ def served(
             for fd in fds:
                 os.close(fd)
 
-    text = builder_client.export(judge.server, source)
+    text = builder_client.export(evaluator.server, source)
     open_files = len(os.listdir("/proc/self/fd"))
     answer = ask(server.run, given, source=text, sanitizer=str(tool), timeout=60.0)
     if not answer["code"]:
@@ -382,13 +382,13 @@ atexit.register(tell, "ends")
 
 @pytest.fixture(scope="module")
 def looked_at(
-    judge: Judge, tmp_path_factory: pytest.TempPathFactory
+    evaluator: Evaluator, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], list[str]]:
     """What comes of looking at a file, which takes seven interpreters, and what the file told."""
     tool = tool_in(tmp_path_factory.mktemp("looked_at"))
     log = tool.with_name("log")
     kernel = KERNEL.replace("        y = torch", "        tell(len(x))\n        y = torch")
-    answer = served(judge, TELLS.replace("LOG", str(log)) + kernel, tool)
+    answer = served(evaluator, TELLS.replace("LOG", str(log)) + kernel, tool)
     return answer, log.read_text().splitlines()
 
 
@@ -414,11 +414,11 @@ def test_who_looks_finds_the_file_used(looked_at: tuple[dict[str, Any], list[str
 
 
 def test_where_there_are_no_few_inputs_it_is_looked_at_on_all(
-    judge: Judge, tool: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, tool: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each is an interpreter that imports PyTorch.
     monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck", "racecheck"))
-    answer = served(judge, KERNEL, tool, few=False)
+    answer = served(evaluator, KERNEL, tool, few=False)
     assert [len(runs) for runs in answer["checks"]] == [1, 1]
     assert [runs[0]["code"] for runs in answer["checks"]] == [86, 0]
 
@@ -451,37 +451,37 @@ def left(started: list[int]) -> list[str]:
 
 
 def test_nobody_looks_at_a_file_that_fails(
-    judge: Judge, tool: pathlib.Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, tool: pathlib.Path, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck",))
     log = tool.with_name("log")
     dies = TELLS.replace("LOG", str(log)) + KERNEL + "import os; os._exit(3)"
     # As on a GPU, where an interpreter waits to look at itself.
-    assert served(judge, dies, tool, device="cuda") == {"code": 3}
+    assert served(evaluator, dies, tool, device="cuda") == {"code": 3}
     assert log.read_text() == "begins alone\n"
     assert len(started) == 2 + len(sanitizers.TOOLS) and not left(started)
 
 
 def test_what_a_late_sanitizer_leaves(
-    judge: Judge, tool: pathlib.Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, tool: pathlib.Path, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even what runs below it, which would be beside the profile."""
     monkeypatch.setattr(interpreter, "CHECK_S", 5.0)
     monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck", "racecheck"))
     sleeps = 'import sys, time\nif sys.argv[2] != "alone":\n    time.sleep(600)\n'
-    answer = served(judge, sleeps + KERNEL, tool)
+    answer = served(evaluator, sleeps + KERNEL, tool)
     codes = [run["code"] for runs in answer["checks"] for run in runs]
     assert codes == [sanitizers.LATE, sanitizers.LATE]
     assert not left(started)
 
 
 def test_a_file_that_does_away_with_its_folder(
-    judge: Judge, tool: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, tool: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck", "racecheck"))
     gone = "import atexit, os, shutil\natexit.register(shutil.rmtree, os.environ['HOME'])"
-    outputs(judge, KERNEL + f"\n{gone}\n")
-    answer = served(judge, KERNEL + f"\n{gone}\n", tool)
+    outputs(evaluator, KERNEL + f"\n{gone}\n")
+    answer = served(evaluator, KERNEL + f"\n{gone}\n", tool)
     checks, _ = interpreter._checks(answer["checks"], ["k"])
     assert answer["code"] == 0 and len(checks) == 2
     assert all("No such file" in c.failed for c in checks), [c.failed for c in checks]
@@ -499,12 +499,12 @@ def test_what_is_found_on_fewer_inputs_alone() -> None:
     assert check.convicts
 
 
-def test_a_file_that_fails_at_its_end_is_not_certified(judge: Judge) -> None:
+def test_a_file_that_fails_at_its_end_is_not_certified(evaluator: Evaluator) -> None:
     """Whatever it has written where others look."""
     dies = "import atexit, os, pathlib\n"
     dies += "pathlib.Path(os.environ['HOME'], 'done').touch()\natexit.register(os._exit, 3)"
     with pytest.raises(calls.Broken, match="exit code 3"):
-        outputs(judge, KERNEL + f"\n{dies}\n")
+        outputs(evaluator, KERNEL + f"\n{dies}\n")
 
 
 LAUNCH = {"name": "k", "count": 2, "ms": 0.5, "grid": [4, 1, 1], "block": [32, 1, 1]}

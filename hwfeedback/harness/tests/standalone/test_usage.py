@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import Judge
+from evaluating import Evaluator
 
 from kwharness.export import file_loader
 from kwharness.standalone import usage
@@ -230,10 +230,10 @@ NAMES: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_does_what_its_user_asks_of_it(
-    judge: Judge, user: Callable[[pathlib.Path], Any], tmp_path: pathlib.Path, name: str
+    evaluator: Evaluator, user: Callable[[pathlib.Path], Any], tmp_path: pathlib.Path, name: str
 ) -> None:
     reference, candidate = (FILES / f"{name}{end}.py" for end in ("", "_new"))
-    v = judge.verdict(
+    v = evaluator.verdict(
         reference.read_text(), candidate.read_text(), "certify", built=True, cold=True
     )
     assert v["status"] == "certified", v["reason"]
@@ -271,22 +271,22 @@ TAKES = "takes the reference's state_dict"
     ids=["alike", "multiplied", "own way", "changed", "fails", "renamed"],
 )
 def test_what_it_says_of_its_weights_is_so(
-    judge: Judge, reference: str, candidate: str, same: bool, says: str
+    evaluator: Evaluator, reference: str, candidate: str, same: bool, says: str
 ) -> None:
     """Where the reference's constructor cannot stand in the file, or makes other weights there, the
     file says that it does not make them.
     """
-    v = judge.verdict(reference, candidate, "certify", built=True, cold=True)
+    v = evaluator.verdict(reference, candidate, "certify", built=True, cold=True)
     assert v["status"] == "certified", v["reason"]
     said = next(n for n in v["exported"].splitlines() if n.startswith("Weights: "))
     assert says in said
     assert ("; made as the reference makes them, under one seed the same." in said) == same
 
 
-def test_a_function_in_the_place_of_a_class_is_named(judge: Judge) -> None:
+def test_a_function_in_the_place_of_a_class_is_named(evaluator: Evaluator) -> None:
     made = OWN_WAY.replace("class ModelNew", "class Fast")
     made += "\n\ndef ModelNew(n):\n    return Fast(n)\n"
-    v = judge.verdict(WEIGHTS, made, "quick")
+    v = evaluator.verdict(WEIGHTS, made, "quick")
     assert v["status"] != "correct"
     assert "defines no class ModelNew: its ModelNew is a function" in v["reason"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import Judge, new_cache
+from evaluating import Evaluator, new_cache
 
 from kwharness.timing import baselines
 from kwharness.timing.known_baselines import KnownBaselines
@@ -64,30 +64,30 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    judge = Judge(new_cache(tmp_path_factory))
-    yield judge
-    judge.close()
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    evaluator = Evaluator(new_cache(tmp_path_factory))
+    yield evaluator
+    evaluator.close()
 
 
-def verdict(judge: Judge, known: dict, *named: tuple[str, str]) -> dict:
+def verdict(evaluator: Evaluator, known: dict, *named: tuple[str, str]) -> dict:
     """Returns the verdict on a slow candidate, and puts into ``known`` what was learned."""
     more = {"time": True, "want_baselines": ["eager"], "known": known, "require_custom": True}
     more["named"] = [{"name": n, "source": s, "language": ""} for n, s in named]
     more["specs"] = {"l3_bytes": 1 << 20}
-    request = judge.request(TASK, NATIVE % 5, "quick", more)
-    answer = judge.referee.evaluate(request, [])
+    request = evaluator.request(TASK, NATIVE % 5, "quick", more)
+    answer = evaluator.referee.evaluate(request, [])
     known |= answer["learned"]
     return answer["verdict"]
 
 
 def test_a_named_baseline_is_measured_once_and_held_against(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Or all would be measured again whenever the machine has changed.
     monkeypatch.setattr(KnownBaselines, "stands", lambda *_: (True, ""))
-    known = dict(judge.calibration(TASK))
-    slower = verdict(judge, known, ("expert", NATIVE % 1))
+    known = dict(evaluator.calibration(TASK))
+    slower = verdict(evaluator, known, ("expert", NATIVE % 1))
     assert slower["status"] == "correct", slower["reason"]
     assert set(slower["baselines"]) == {"eager", "expert"}
     # The candidate does the expert's work five times over.
@@ -95,22 +95,22 @@ def test_a_named_baseline_is_measured_once_and_held_against(
     assert set(known["baselines"]) == {"eager", "expert"}
     blocks = known["baselines"]["expert"]["blocks"]
 
-    again = verdict(judge, known, ("expert", NATIVE % 1))
+    again = verdict(evaluator, known, ("expert", NATIVE % 1))
     assert again["timing"]["protocol"] == "cached baselines"
     assert known["baselines"]["expert"]["blocks"] == blocks, "it is not measured again"
-    verdict(judge, known, ("expert", NATIVE % 2))
+    verdict(evaluator, known, ("expert", NATIVE % 2))
     assert known["baselines"]["expert"]["blocks"] != blocks, "another source is another program"
-    without = verdict(judge, known)
+    without = verdict(evaluator, known)
     assert set(without["baselines"]) == {"eager"}
 
 
-def test_one_that_does_not_start_is_left_out(judge: Judge) -> None:
-    known = dict(judge.calibration(TASK))
+def test_one_that_does_not_start_is_left_out(evaluator: Evaluator) -> None:
+    known = dict(evaluator.calibration(TASK))
     broken = NATIVE.replace("std::tanh", "std::no_such") % 1
     crashes = (
         NATIVE.replace("        super()", "        raise ValueError('no')\n        super()") % 1
     )
-    v = verdict(judge, known, ("broken", broken), ("crashes", crashes))
+    v = verdict(evaluator, known, ("broken", broken), ("crashes", crashes))
     assert v["status"] == "correct", v["reason"]
     assert set(v["baselines"]) == {"eager"}
     notes = " ".join(v["timing"]["notes"])
@@ -119,7 +119,7 @@ def test_one_that_does_not_start_is_left_out(judge: Judge) -> None:
 
 
 def test_one_that_fails_while_it_takes_turns_is_left_out(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The candidate is not blamed for it."""
     hold = Turns._hold
@@ -131,10 +131,10 @@ def test_one_that_fails_while_it_takes_turns_is_left_out(
 
     monkeypatch.setattr(Turns, "_hold", fails)
     monkeypatch.setattr(baselines, "contenders", list)  # however fast it is
-    more = {"time": True, "want_baselines": ["eager"], "known": judge.calibration(TASK)}
+    more = {"time": True, "want_baselines": ["eager"], "known": evaluator.calibration(TASK)}
     more |= {"named": [{"name": "expert", "source": NATIVE % 1}], "require_custom": True}
-    request = judge.request(TASK, NATIVE % 1, "certify", {**more, "cold": False})
-    v = judge.referee.evaluate(request, [])["verdict"]
+    request = evaluator.request(TASK, NATIVE % 1, "certify", {**more, "cold": False})
+    v = evaluator.referee.evaluate(request, [])["verdict"]
     assert v["status"] == "certified", v["reason"]
     assert set(v["baselines"]) == {"eager"}
     said = "baseline expert failed while it was timed: it died, and is left out"
@@ -165,21 +165,21 @@ FORMS = {
         ("leaves_it_out", "by seed"),
     ],
 )
-def test_it_has_the_weights_or_is_left_out(judge: Judge, form: str, by: str) -> None:
+def test_it_has_the_weights_or_is_left_out(evaluator: Evaluator, form: str, by: str) -> None:
     """However it keeps them, and however the candidate is known to have them."""
     text, right = FORMS[form]
     candidate = NATIVE % 5 if by == "by name" else FORMS["halved"][0] % 5
-    more = {"time": True, "want_baselines": ["eager"], "known": judge.calibration(TASK)}
+    more = {"time": True, "want_baselines": ["eager"], "known": evaluator.calibration(TASK)}
     more |= {"named": [{"name": "expert", "source": text % 1}], "require_custom": True}
-    request = judge.request(TASK, candidate, "quick", {**more, "specs": {"l3_bytes": 1 << 20}})
-    v = judge.referee.evaluate(request, [])["verdict"]
+    request = evaluator.request(TASK, candidate, "quick", {**more, "specs": {"l3_bytes": 1 << 20}})
+    v = evaluator.referee.evaluate(request, [])["verdict"]
     assert (v["status"], v["weights"]) == ("correct", by), v["reason"]
     notes = " ".join(v["timing"]["notes"])
     assert ("expert" in v["baselines"]) is right, notes
     assert ("it is not right with the reference's weights" in notes) is not right
 
 
-def test_names_may_contradict_values(judge: Judge) -> None:
+def test_names_may_contradict_values(evaluator: Evaluator) -> None:
     """Layers of one shape that are made in another order have the weights of their names."""
     task = TASK.replace("self.weight = nn.Parameter(torch.randn(n))", "PLACE")
     two = "self.a, self.b = (nn.Parameter(torch.randn(n)) for _ in range(2))"
@@ -187,9 +187,9 @@ def test_names_may_contradict_values(judge: Judge) -> None:
     text = NATIVE.replace("self.weight = nn.Parameter(torch.randn(n))", "PLACE")
     text = text.replace("self.weight", "self.a - 2 * self.b")
     other = "self.b, self.a = (nn.Parameter(torch.randn(n)) for _ in range(2))"
-    more = {"time": True, "want_baselines": ["eager"], "known": judge.calibration(task)}
+    more = {"time": True, "want_baselines": ["eager"], "known": evaluator.calibration(task)}
     more |= {"named": [{"name": "expert", "source": text.replace("PLACE", other) % 1}]}
-    request = judge.request(task, text.replace("PLACE", two) % 1, "quick", more)
-    v = judge.referee.evaluate(request, [])["verdict"]
+    request = evaluator.request(task, text.replace("PLACE", two) % 1, "quick", more)
+    v = evaluator.referee.evaluate(request, [])["verdict"]
     assert v["status"] == "correct", v["reason"]
     assert "expert" in v["baselines"], v["timing"]["notes"]

@@ -13,8 +13,8 @@ from typing import Any
 import forked
 import pytest
 import torch
+from evaluating import LLC, busy
 from forked import Forked
-from judging import LLC, busy
 
 from kwharness.base import stats
 from kwharness.machine import device

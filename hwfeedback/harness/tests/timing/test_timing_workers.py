@@ -7,7 +7,7 @@ from typing import Any
 import forked
 import pytest
 import torch
-from judging import LLC
+from evaluating import LLC
 
 from kwharness.process import fork_client
 from kwharness.timing import input_pool, process_use, timing, window_base, window_session

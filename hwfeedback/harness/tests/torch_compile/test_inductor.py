@@ -12,7 +12,7 @@ import tarfile
 import weakref
 
 import pytest
-from judging import Judge, new_cache, processes_of
+from evaluating import Evaluator, new_cache, processes_of
 from test_referee import SOFTMAX, model_new
 
 from kwharness.base import paths
@@ -159,16 +159,16 @@ def test_a_baselines_process_finds_what_another_compiled(
 
     monkeypatch.setattr(reference_client.ReferenceClient, "precompiled", noted)
     monkeypatch.setattr(reference_client.ReferenceClient, "compiled", told)
-    judge = Judge(new_cache(tmp_path_factory))
+    evaluator = Evaluator(new_cache(tmp_path_factory))
     try:
         more = {"time": True, "want_baselines": ["eager", "compile", "max-autotune"]}
         candidate = model_new("return torch.softmax(x, -1)")
-        v = judge.verdict(SOFTMAX, candidate, require_custom=False, **more)
+        v = evaluator.verdict(SOFTMAX, candidate, require_custom=False, **more)
         assert set(v["baselines"]) == {"eager", "compile", "max-autotune"}, v["reason"]
         assert given and given[0] == had[0] != set()  # max-autotune, of what compile had
         assert had[-1] > had[0]
     finally:
-        judge.close()
+        evaluator.close()
 
 
 def test_a_tasks_baselines_are_timed_without_a_candidates_time(
@@ -190,21 +190,21 @@ def test_a_tasks_baselines_are_timed_without_a_candidates_time(
 
     monkeypatch.setattr(reference_client.ReferenceClient, "compiled", gives)
     monkeypatch.setattr(reference_client.ReferenceClient, "precompiled", takes)
-    judge = Judge(new_cache(tmp_path_factory))
+    evaluator = Evaluator(new_cache(tmp_path_factory))
     try:
         more = {"known": {}, "require_custom": False, "want_baselines": ["eager", "compile"]}
         eager = model_new("return torch.softmax(x, -1)")
-        v = judge.verdict(SOFTMAX, eager, time_baselines=True, **more)
+        v = evaluator.verdict(SOFTMAX, eager, time_baselines=True, **more)
         assert v["status"] == "correct", v["reason"]
         assert v["baselines"].keys() == {"eager", "compile"} and min(v["baselines"].values()) > 0
         assert (v["candidate_ms"], v["speedup"]) == (0.0, None)
-        assert set(judge.known[SOFTMAX]["baselines"]) == {"eager", "compile"}
+        assert set(evaluator.known[SOFTMAX]["baselines"]) == {"eager", "compile"}
         assert handed[:2] == ["gives", "takes"]  # the calibration, and who is timed first
         handed.clear()
-        v = judge.verdict(SOFTMAX, eager, uncompiled=True, **more)
+        v = evaluator.verdict(SOFTMAX, eager, uncompiled=True, **more)
         assert (v["status"], v["baselines"], handed) == ("correct", {}, [])
     finally:
-        judge.close()
+        evaluator.close()
 
 
 def test_who_tells_nothing_of_what_it_compiled_was_timed_all_the_same(

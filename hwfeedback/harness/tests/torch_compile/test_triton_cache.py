@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 import pytest
-from judging import Judge
+from evaluating import Evaluator
 
 from kwharness.build import artifacts
 from kwharness.torch_compile import triton_cache
@@ -36,8 +36,8 @@ CANDIDATE = TASK.replace("class Model(", "class ModelNew(").replace(
 )
 
 
-def test_on_the_cpu_it_is_said(judge: Judge) -> None:
-    v = judge.verdict(TASK, CANDIDATE, built=True)
+def test_on_the_cpu_it_is_said(evaluator: Evaluator) -> None:
+    v = evaluator.verdict(TASK, CANDIDATE, built=True)
     assert v["status"] == "rejected" and "the device is the CPU" in v["reason"], v["reason"]
     assert (v["language"], v["build"]["form"]) == ("triton", "triton")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging import Judge
+from evaluating import Evaluator
 from test_referee import HEAD, SOFTMAX
 
 from kwharness.base import paths
@@ -359,10 +359,10 @@ def kinds(table: dict[str, Any]) -> list[Any]:
     return [pytest.param(k, marks=pytest.mark.slow) if k in LIKE_OTHERS else k for k in table]
 
 
-def refused(judge: Judge, source: str, timeout_s: float = 30) -> Invalid:
+def refused(evaluator: Evaluator, source: str, timeout_s: float = 30) -> Invalid:
     request = {"name": "bad", "source": source, "threads": 1, "timeout_s": timeout_s}
     with pytest.raises(Invalid) as e:
-        judge.referee.inspect(request, [])
+        evaluator.referee.inspect(request, [])
     said = e.value
     assert said.hint and said.message.isprintable() and len(said.message) < 500
     assert paths.ROOT not in said.traceback
@@ -370,21 +370,21 @@ def refused(judge: Judge, source: str, timeout_s: float = 30) -> Invalid:
 
 
 @pytest.mark.parametrize("kind", kinds(BAD))
-def test_a_bad_reference_is_invalid_in_one_sentence(judge: Judge, kind: str) -> None:
+def test_a_bad_reference_is_invalid_in_one_sentence(evaluator: Evaluator, kind: str) -> None:
     source, said = BAD[kind]
-    assert said in refused(judge, source).message
+    assert said in refused(evaluator, source).message
 
 
 @pytest.mark.parametrize(("part", "source"), parts("while True: pass"))
-def test_an_endless_part_is_named(judge: Judge, part: str, source: str) -> None:
-    said = refused(judge, source, timeout_s=2)
+def test_an_endless_part_is_named(evaluator: Evaluator, part: str, source: str) -> None:
+    said = refused(evaluator, source, timeout_s=2)
     assert said.message == f"{part} took over 2 s"
     assert "a loop that does not end" in said.hint
 
 
-def test_steps_that_are_slow_together_are_bounded(judge: Judge) -> None:
+def test_steps_that_are_slow_together_are_bounded(evaluator: Evaluator) -> None:
     source = whole("import time", forward="time.sleep(1.2); return torch.softmax(x, -1)")
-    said = refused(judge, source, timeout_s=3)
+    said = refused(evaluator, source, timeout_s=3)
     assert said.message == "inspecting the reference takes over 6 s; it was at Model's forward"
 
 
@@ -396,8 +396,8 @@ def test_steps_that_are_slow_together_are_bounded(judge: Judge) -> None:
         ("float64", "inputs dtype"),
     ],
 )
-def test_a_hint_is_about_what_went_wrong(judge: Judge, hint: str, kind: str) -> None:
-    assert hint in refused(judge, BAD[kind][0]).hint
+def test_a_hint_is_about_what_went_wrong(evaluator: Evaluator, hint: str, kind: str) -> None:
+    assert hint in refused(evaluator, BAD[kind][0]).hint
 
 
 @pytest.mark.parametrize(
@@ -408,22 +408,22 @@ def test_a_hint_is_about_what_went_wrong(judge: Judge, hint: str, kind: str) -> 
         ("without .cuda()", "Expected all tensors on one device, but found CUDA"),
     ],
 )
-def test_a_hint_is_about_what_cuda_says(judge: Judge, hint: str, said: str) -> None:
-    found = refused(judge, whole(forward=f"raise RuntimeError({said!r})"))
+def test_a_hint_is_about_what_cuda_says(evaluator: Evaluator, hint: str, said: str) -> None:
+    found = refused(evaluator, whole(forward=f"raise RuntimeError({said!r})"))
     assert hint in found.hint and said in found.message
 
 
 @pytest.mark.parametrize(("part", "source"), parts("a = [bytearray(1 << 24) for _ in range(9999)]"))
 def test_memory_that_grows_is_bounded(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, part: str, source: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, part: str, source: str
 ) -> None:
-    spawn = judge.server.spawn
+    spawn = evaluator.server.spawn
 
     def small(*args: Any, **more: Any) -> Any:
         return spawn(*args, **more, limits={"memory_bytes": 512 << 20})
 
-    monkeypatch.setattr(judge.server, "spawn", small)
-    assert refused(judge, source).message == f"the reference ran out of memory {where(part)}"
+    monkeypatch.setattr(evaluator.server, "spawn", small)
+    assert refused(evaluator, source).message == f"the reference ran out of memory {where(part)}"
 
 
 GOOD = {
@@ -457,25 +457,27 @@ FLAGS = {"constant": "constant_output", "nan": "non_finite_reference"}
 
 
 @pytest.mark.parametrize("kind", kinds(GOOD))
-def test_an_odd_reference_is_a_task(judge: Judge, kind: str) -> None:
-    t = judge.task(GOOD[kind])
+def test_an_odd_reference_is_a_task(evaluator: Evaluator, kind: str) -> None:
+    t = evaluator.task(GOOD[kind])
     assert t["outputs"] and t["notes"] if kind in FLAGS else not t["flags"]
     assert FLAGS.get(kind, "") in [*t["flags"], ""]
 
 
-def test_what_a_reference_prints_is_not_kept(judge: Judge) -> None:
-    with judge.server.spawn("reference", {"threads": 1}) as worker:
+def test_what_a_reference_prints_is_not_kept(evaluator: Evaluator) -> None:
+    with evaluator.server.spawn("reference", {"threads": 1}) as worker:
         worker.channel.send({"op": "import", "source": GOOD["prints"], "threads": 1})
         answer, _ = worker.channel.recv(120)
         assert answer["ok"] and 60 << 10 < len(worker.log()) < 70 << 10
 
 
-def test_a_reference_that_breaks_later_is_no_task(judge: Judge) -> None:
-    more = {"time": False, "known": judge.calibration(whole())}
-    request = judge.request(whole(), whole() + "\n\nclass ModelNew(Model): pass\n", "quick", more)
+def test_a_reference_that_breaks_later_is_no_task(evaluator: Evaluator) -> None:
+    more = {"time": False, "known": evaluator.calibration(whole())}
+    request = evaluator.request(
+        whole(), whole() + "\n\nclass ModelNew(Model): pass\n", "quick", more
+    )
     request["task"] = {**request["task"], "source": whole(forward="raise ValueError('enough')")}
     with pytest.raises(Invalid, match="Model's forward raises ValueError: enough"):
-        judge.referee.evaluate(request, [])
+        evaluator.referee.evaluate(request, [])
 
 
 def test_want_of_memory_in_calibration_is_nobodys_word() -> None:

@@ -10,7 +10,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from judging import Judge
+from evaluating import Evaluator
 
 CASES = pathlib.Path(__file__).parents[1] / "cases"
 KEEPS_OBJECTS = True
@@ -93,19 +93,25 @@ def had_two_right_values(v: dict[str, Any]) -> None:
     "candidate, reference, right, told", EXPECTED, ids=[name for name, *_ in EXPECTED]
 )
 def test_a_case_gets_the_verdict_that_a_user_expects(
-    judge: Judge, candidate: str, reference: str, right: bool, told: list[str], level: str
+    evaluator: Evaluator, candidate: str, reference: str, right: bool, told: list[str], level: str
 ) -> None:
-    v = judge.verdict(text(reference), text(candidate), level, built=True)
+    v = evaluator.verdict(text(reference), text(candidate), level, built=True)
     if not right:
         assert v["status"] == "wrong" and WRONG[candidate] in v["reason"], v["reason"]
         return
     is_right(v, level, told)
-    strict = judge.verdict(text(reference), text(candidate), level, built=True, strict_inputs=True)
+    strict = evaluator.verdict(
+        text(reference), text(candidate), level, built=True, strict_inputs=True
+    )
     assert strict["status"] == ("wrong" if told else v["status"]), strict["reason"]
     assert not told or told[0] in strict["reason"] or "NaN" in strict["reason"]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_reciprocal_lands_on_the_other_side_and_it_is_said(judge: Judge, level: str) -> None:
-    v = judge.verdict(text("rounding/ref"), text("rounding/right_reciprocal"), level, built=True)
+def test_a_reciprocal_lands_on_the_other_side_and_it_is_said(
+    evaluator: Evaluator, level: str
+) -> None:
+    v = evaluator.verdict(
+        text("rounding/ref"), text("rounding/right_reciprocal"), level, built=True
+    )
     had_two_right_values(v)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import Judge, new_cache
+from evaluating import Evaluator, new_cache
 from test_cases import CASES, EXPECTED, LEVELS, WRONG, had_two_right_values, is_right, text
 from test_cuda_driver import SEES, gpu
 from test_honest import parts_of
@@ -70,8 +70,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    j = Evaluator(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
     yield j
     j.close()
 
@@ -104,17 +104,17 @@ def test_it_builds(server: Any, cache: str, name: str) -> None:
     "candidate, reference, right, told", EXPECTED, ids=[name for name, *_ in EXPECTED]
 )
 def test_a_case_gets_the_verdict_that_a_user_expects(
-    judge: Judge, candidate: str, reference: str, right: bool, told: list[str], level: str
+    evaluator: Evaluator, candidate: str, reference: str, right: bool, told: list[str], level: str
 ) -> None:
     """Strict inputs refuse no right one that takes nothing for granted, so it is judged once."""
     task, form = text(reference), FORMS[candidate]
-    v = judge.verdict(task, form, level, built=True, strict_inputs=right and not told)
+    v = evaluator.verdict(task, form, level, built=True, strict_inputs=right and not told)
     if not right:
         assert v["status"] == "wrong" and WRONG[candidate] in v["reason"], v["reason"]
         return
     is_right(v, level, told)
     if told:
-        strict = judge.verdict(task, form, level, built=True, strict_inputs=True)
+        strict = evaluator.verdict(task, form, level, built=True, strict_inputs=True)
         assert strict["status"] == "wrong", strict["reason"]
         assert told[0] in strict["reason"] or "NaN" in strict["reason"], strict["reason"]
     if candidate == "rounding/right_reciprocal":
@@ -124,10 +124,10 @@ def test_a_case_gets_the_verdict_that_a_user_expects(
 @gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_kernel_is_certified(judge: Judge, name: str) -> None:
+def test_a_right_kernel_is_certified(evaluator: Evaluator, name: str) -> None:
     task, candidate = LARGE[name]
     more: dict[str, Any] = {"want_baselines": ["eager"], "certify_s": 5.0, "threads": 4}
-    v = judge.verdict(task, candidate, "certify", built=True, time=True, cold=True, **more)
+    v = evaluator.verdict(task, candidate, "certify", built=True, time=True, cold=True, **more)
     is_right(v, "certify", told_of(name))
     assert v["candidate_ms"] > 0 and v["work"]["custom"] > 0.9
 
@@ -135,6 +135,6 @@ def test_a_right_kernel_is_certified(judge: Judge, name: str) -> None:
 @gpu
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", [name for name in LARGE if name not in RIGHT])
-def test_a_wrong_kernel_is_wrong(judge: Judge, name: str, level: str) -> None:
-    v = judge.verdict(*LARGE[name], level, built=True)
+def test_a_wrong_kernel_is_wrong(evaluator: Evaluator, name: str, level: str) -> None:
+    v = evaluator.verdict(*LARGE[name], level, built=True)
     assert v["status"] == "wrong", v["reason"]

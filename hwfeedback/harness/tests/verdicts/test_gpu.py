@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import test_headers
-from judging import Judge, new_cache, of_work_folder, processes_of
+from evaluating import Evaluator, new_cache, of_work_folder, processes_of
 from test_cuda_driver import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
@@ -102,21 +102,23 @@ INLINE_FOR_ANOTHER = INLINE.replace('["-O3"]', '["-O3", "-arch=sm_75"]')
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    j = Evaluator(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
     yield j
     j.close()
 
 
-def verdict(judge: Judge, task: str, candidate: str, level: str = "quick", **more: Any) -> Any:
+def verdict(
+    evaluator: Evaluator, task: str, candidate: str, level: str = "quick", **more: Any
+) -> Any:
     more = {"want_baselines": EAGER, "threads": 4, **more}
-    return judge.verdict(task, candidate, level, built=True, time=True, **more)
+    return evaluator.verdict(task, candidate, level, built=True, time=True, **more)
 
 
 @NATIVE
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
-def test_an_honest_kernel(judge: Judge, task: str, candidate: str) -> None:
-    v = verdict(judge, task, candidate)
+def test_an_honest_kernel(evaluator: Evaluator, task: str, candidate: str) -> None:
+    v = verdict(evaluator, task, candidate)
     assert v["status"] == "correct", v["reason"]
     assert not [e for e in v["evidence"] if "the sandbox refuses" in e]
     assert v["language"] == "cuda"
@@ -129,15 +131,15 @@ def test_an_honest_kernel(judge: Judge, task: str, candidate: str) -> None:
     assert kernel["instructions"]["load_global"] == 3 and kernel["load_bytes"] == 4
 
 
-def test_a_progress_bar_is_no_thread_of_the_reference(judge: Judge) -> None:
+def test_a_progress_bar_is_no_thread_of_the_reference(evaluator: Evaluator) -> None:
     pytest.importorskip("tqdm")
     forward = "    def forward(self, x):\n"
     task = SMALL.replace(forward, forward + "        list(tqdm.tqdm(range(2)))\n", 1)
-    v = verdict(judge, "import tqdm\n" + task, LAUNCHED)
+    v = verdict(evaluator, "import tqdm\n" + task, LAUNCHED)
     assert v["status"] == "correct", v["reason"]
 
 
-def test_a_kernel_is_launched_in_a_thread_that_has_not_used_cuda(judge: Judge) -> None:
+def test_a_kernel_is_launched_in_a_thread_that_has_not_used_cuda(evaluator: Evaluator) -> None:
     forward = "    def forward(self, x):\n"
     assert LAUNCHED.count(forward) == 1
     thread = (
@@ -148,7 +150,7 @@ def test_a_kernel_is_launched_in_a_thread_that_has_not_used_cuda(judge: Judge) -
         "            pool.submit(lib.softmax[8, 256], x, y, 1024).result()\n"
         "        assert torch.allclose(y, torch.softmax(x, -1))\n\n"
     )
-    v = verdict(judge, SMALL, LAUNCHED.replace(forward, thread + forward))
+    v = verdict(evaluator, SMALL, LAUNCHED.replace(forward, thread + forward))
     assert v["status"] == "correct", v["reason"]
 
 
@@ -225,20 +227,20 @@ OF_HEADERS = {
 
 
 @pytest.mark.parametrize("name", OF_HEADERS)
-def test_what_our_headers_compute(judge: Judge, name: str) -> None:
+def test_what_our_headers_compute(evaluator: Evaluator, name: str) -> None:
     task, candidate = OF_HEADERS[name]
-    v = verdict(judge, task, candidate)
+    v = verdict(evaluator, task, candidate)
     assert v["status"] == "correct", v["reason"]
 
 
-def test_a_kernel_by_our_headers_is_handed_out(judge: Judge) -> None:
-    v = verdict(judge, *OF_HEADERS["softmax"], level="certify", cold=True)
+def test_a_kernel_by_our_headers_is_handed_out(evaluator: Evaluator) -> None:
+    v = verdict(evaluator, *OF_HEADERS["softmax"], level="certify", cold=True)
     assert v["status"] == "certified", v["reason"]
 
 
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
-def test_a_work_folder(judge: Judge, task: str) -> None:
-    v = verdict(judge, task, WORK_FOLDER)
+def test_a_work_folder(evaluator: Evaluator, task: str) -> None:
+    v = verdict(evaluator, task, WORK_FOLDER)
     assert v["status"] == "correct", v["reason"]
     assert (v["build"]["form"], v["language"]) == ("load_inline", "cuda")
     assert v["work"]["custom"] > 0.9
@@ -247,22 +249,22 @@ def test_a_work_folder(judge: Judge, task: str) -> None:
 
 
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
-def test_triton(judge: Judge, task: str) -> None:
-    v = verdict(judge, task, TRITON)
+def test_triton(evaluator: Evaluator, task: str) -> None:
+    v = verdict(evaluator, task, TRITON)
     assert v["status"] == "correct", v["reason"]
     assert v["build"]["form"] == "triton"
     assert v["work"]["custom"] > 0.9
     assert v["work"]["operators"][0]["name"] == "rows"
     assert not [e for e in v["evidence"] if "the sandbox refuses" in e], v["evidence"]
     print(f"\nTriton: compiled in {v['build']['seconds']:.1f} s, {v['candidate_ms']:.4f} ms")
-    again = verdict(judge, task, TRITON)
+    again = verdict(evaluator, task, TRITON)
     assert again["build"]["seconds"] < 0.5
     print(f"again: {again['build']['seconds']:.2f} s, parts {again['cost_s']}")
 
 
-def test_triton_with_weights(judge: Judge) -> None:
+def test_triton_with_weights(evaluator: Evaluator) -> None:
     task = (EXAMPLES / "layer_norm.py").read_text()
-    v = verdict(judge, task, (EXAMPLES / "candidates" / "layer_norm_triton.py").read_text())
+    v = verdict(evaluator, task, (EXAMPLES / "candidates" / "layer_norm_triton.py").read_text())
     assert v["status"] == "correct", v["reason"]
     (kernel,) = v["build"]["kernels"]
     assert (kernel["name"], kernel["warps"], kernel["load_bytes"] > 3) == ("rows", 4, True)
@@ -271,8 +273,8 @@ def test_triton_with_weights(judge: Judge) -> None:
 # Rows that registers keep, and as scalars; rows of several pieces.
 @WITH_CUTLASS
 @pytest.mark.parametrize("shape", ["2048, 1024", "3001, 1023", "1024, 10000"])
-def test_cute(judge: Judge, shape: str) -> None:
-    v = verdict(judge, TASK.replace("SHAPE", shape), CUTE)
+def test_cute(evaluator: Evaluator, shape: str) -> None:
+    v = verdict(evaluator, TASK.replace("SHAPE", shape), CUTE)
     assert v["status"] == "correct", v["reason"]
     assert v["work"]["custom"] > 0.9
     assert v["versions"]["cutlass"].count(".") == 2
@@ -281,14 +283,14 @@ def test_cute(judge: Judge, shape: str) -> None:
 
 
 @WITH_CUTLASS
-def test_cute_is_certified(judge: Judge) -> None:
-    v = verdict(judge, SMALL, CUTE, "certify", cold=True)
+def test_cute_is_certified(evaluator: Evaluator) -> None:
+    v = verdict(evaluator, SMALL, CUTE, "certify", cold=True)
     assert v["status"] == "certified", v["reason"]
     assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
 
 
-def test_triton_is_certified(judge: Judge) -> None:
-    v = verdict(judge, SMALL, TRITON, "certify", cold=True)
+def test_triton_is_certified(evaluator: Evaluator) -> None:
+    v = verdict(evaluator, SMALL, TRITON, "certify", cold=True)
     assert v["status"] == "certified", v["reason"]
     assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
 
@@ -313,30 +315,32 @@ def test_triton_is_certified(judge: Judge) -> None:
     ids=["a_little_wrong", "does_not_compile", "illegal_access", "never_called", "for_show"],
 )
 def test_what_is_wrong_in_triton_is_named(
-    judge: Judge, candidate: str, status: str, says: str
+    evaluator: Evaluator, candidate: str, status: str, says: str
 ) -> None:
-    v = verdict(judge, SMALL, candidate)
+    v = verdict(evaluator, SMALL, candidate)
     assert v["status"] == status and says in v["reason"], f"{v['status']}: {v['reason']}"
 
 
-def test_load_inline(judge: Judge) -> None:
-    v = verdict(judge, SMALL, INLINE)
+def test_load_inline(evaluator: Evaluator) -> None:
+    v = verdict(evaluator, SMALL, INLINE)
     assert v["status"] == "correct", v["reason"]
     assert (v["language"], v["build"]["form"]) == ("cuda", "load_inline")
     assert v["work"]["custom"] > 0.9
     (kernel,) = v["build"]["kernels"]
     assert kernel["registers"] > 8
     print(f"\nload_inline: built in {v['build']['seconds']:.1f} s, the first time")
-    again = verdict(judge, SMALL, INLINE.replace("expf(x[i] - m) / s", "expf(x[i] - m) * (1 / s)"))
+    again = verdict(
+        evaluator, SMALL, INLINE.replace("expf(x[i] - m) / s", "expf(x[i] - m) * (1 / s)")
+    )
     assert again["status"] == "correct", again["reason"]
     print(f"load_inline: another, built in {again['build']['seconds']:.1f} s")
-    third = verdict(judge, SMALL, INLINE.replace("/ s;", "/ s * 1.0005f;"))
+    third = verdict(evaluator, SMALL, INLINE.replace("/ s;", "/ s * 1.0005f;"))
     assert third["status"] == "wrong", third["reason"]
     print(f"load_inline: a third, built in {third['build']['seconds']:.1f} s")
 
 
-def test_load_inline_that_does_not_compile(judge: Judge) -> None:
-    v = verdict(judge, SMALL, INLINE.replace("/ s;", "/ q;"))
+def test_load_inline_that_does_not_compile(evaluator: Evaluator) -> None:
+    v = verdict(evaluator, SMALL, INLINE.replace("/ s;", "/ q;"))
     assert v["status"] == "build_failed", v["reason"]
     (error,) = v["build"]["errors"]
     assert 'identifier "q" is undefined' in error["message"]
@@ -344,9 +348,9 @@ def test_load_inline_that_does_not_compile(judge: Judge) -> None:
 
 
 @NATIVE
-def test_a_kernel_is_certified(judge: Judge, candidate: str) -> None:
+def test_a_kernel_is_certified(evaluator: Evaluator, candidate: str) -> None:
     baselines = ["eager", "compile"]
-    v = verdict(judge, SMALL, candidate, "certify", want_baselines=baselines, cold=True)
+    v = verdict(evaluator, SMALL, candidate, "certify", want_baselines=baselines, cold=True)
     assert v["status"] == "certified", v["reason"]
     assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
     assert "from kernelwright import" not in v["exported"], "its loader is in it"
@@ -367,7 +371,7 @@ CONVOLUTION = """
 """
 
 
-def test_a_convolution_is_certified(judge: Judge) -> None:
+def test_a_convolution_is_certified(evaluator: Evaluator) -> None:
     task = TASK.replace("SHAPE", "4, 32, 128, 256").replace("softmax(x", "softmax(self.conv(x)")
     task = task.replace("(nn.Module):", "(nn.Module):" + CONVOLUTION)
     candidate = KERNEL.replace("(nn.Module):", "(nn.Module):" + CONVOLUTION)
@@ -375,25 +379,25 @@ def test_a_convolution_is_certified(judge: Judge) -> None:
         "        y =", "        x = self.conv(x).flatten(0, 2)\n        y ="
     )
     candidate = candidate.replace("return y", "return y.view(4, 32, 128, 256)")
-    v = verdict(judge, task, candidate, "certify", want_baselines=["eager"], cold=True)
+    v = verdict(evaluator, task, candidate, "certify", want_baselines=["eager"], cold=True)
     assert v["status"] == "certified", v["reason"]
 
 
 @pytest.mark.parametrize("room", [secret_draws.ROOMY, (math.inf, math.inf)], ids=["much", "little"])
 def test_one_thing_after_the_other(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, room: tuple[float, float]
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, room: tuple[float, float]
 ) -> None:
     """As large tasks are judged, with blocks that stay and without."""
     monkeypatch.setattr(device, "PEAK", 1 << 60)
     monkeypatch.setattr(secret_draws, "ROOMY", room)
     task = TASK.replace("SHAPE", "8192, 4096")
-    v = verdict(judge, task, KERNEL, "certify", want_baselines=["eager"], cold=True)
+    v = verdict(evaluator, task, KERNEL, "certify", want_baselines=["eager"], cold=True)
     assert v["status"] == "certified", v["reason"]
 
 
 @pytest.mark.parametrize("few", [True, False])
 def test_a_large_call_is_handed_over_in_the_gpus_memory(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, few: bool
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, few: bool
 ) -> None:
     """Large for this test alone. Sanitizers have memory that they know."""
     monkeypatch.setattr(interpreter, "LARGE", 1)
@@ -407,7 +411,7 @@ def test_a_large_call_is_handed_over_in_the_gpus_memory(
         seen.append(self.request["shared"])
 
     monkeypatch.setattr(interpreter._Given, "__init__", kept)
-    v = verdict(judge, SMALL, KERNEL, "certify", want_baselines=["eager"], cold=True)
+    v = verdict(evaluator, SMALL, KERNEL, "certify", want_baselines=["eager"], cold=True)
     assert v["status"] == "certified", v["reason"]
     assert seen == ["cuda", "cuda", "cpu"] if few else seen == ["cuda", "cpu"]
     assert v["timing"]["candidate"]["span_ms"] > 0
@@ -430,17 +434,19 @@ RACE = (
     ],
     ids=["outside", "race"],
 )
-def test_what_a_sanitizer_finds_is_not_certified(judge: Judge, more: str, says: str) -> None:
+def test_what_a_sanitizer_finds_is_not_certified(
+    evaluator: Evaluator, more: str, says: str
+) -> None:
     at = "  float m = -INFINITY, s = 0;\n"
     candidate = KERNEL.replace(at, at + more, 1)
     assert candidate != KERNEL
-    v = verdict(judge, SMALL, candidate, "certify", cold=True)
+    v = verdict(evaluator, SMALL, candidate, "certify", cold=True)
     assert (v["status"], says in v["reason"]) == ("wrong", True), v["reason"]
 
 
-def test_identical_code_is_no_faster(judge: Judge) -> None:
+def test_identical_code_is_no_faster(evaluator: Evaluator) -> None:
     for _ in range(3):
-        v = verdict(judge, LARGE, LARGE.replace("Model(", "ModelNew("), require_custom=False)
+        v = verdict(evaluator, LARGE, LARGE.replace("Model(", "ModelNew("), require_custom=False)
         assert v["status"] == "correct", v["reason"]
         assert v["speedup"]["low"] < 1.05 and 0.97 < v["speedup"]["value"] < 1.03
 
@@ -474,42 +480,46 @@ def test_identical_code_is_no_faster(judge: Judge) -> None:
         "misaligned_address", "launched_misaligned_address",
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(judge: Judge, candidate: str, status: str, says: str) -> None:
-    v = verdict(judge, SMALL, candidate)
+def test_what_is_wrong_is_named(
+    evaluator: Evaluator, candidate: str, status: str, says: str
+) -> None:
+    v = verdict(evaluator, SMALL, candidate)
     # What nobody waits for may be wrong when it is verified already.
     allowed = {status, "wrong"} if status == "cheated" else {status}
     assert v["status"] in allowed and says in v["reason"], f"{v['status']}: {v['reason']}"
-    again = verdict(judge, SMALL, KERNEL)
+    again = verdict(evaluator, SMALL, KERNEL)
     assert again["status"] == "correct", f"after it: {again['reason']}"
 
 
 @pytest.mark.parametrize("candidate", [FOR_ANOTHER, INLINE_FOR_ANOTHER], ids=["native", "inline"])
-def test_flags_for_another_architecture_become_this_ones(judge: Judge, candidate: str) -> None:
-    v = verdict(judge, SMALL, candidate)
+def test_flags_for_another_architecture_become_this_ones(
+    evaluator: Evaluator, candidate: str
+) -> None:
+    v = verdict(evaluator, SMALL, candidate)
     assert v["status"] == "correct", v["reason"]
     assert any("'-arch=sm_75' is another architecture's" in e for e in v["evidence"])
 
 
-def test_flags_that_people_leave_in(judge: Judge) -> None:
+def test_flags_that_people_leave_in(evaluator: Evaluator) -> None:
     forms = pathlib.Path(__file__).parents[1] / "forms"
     task = (forms / "ref.py").read_text()
-    v = verdict(judge, task, (forms / "cuda_flags_of_another_device.py").read_text())
+    v = verdict(evaluator, task, (forms / "cuda_flags_of_another_device.py").read_text())
     assert v["status"] == "correct", v["reason"]
     assert any("asks for a report: it is left out" in f for f in v["build"]["flags"])
 
 
-def test_what_does_not_compile_here_may_have_a_fallback(judge: Judge) -> None:
+def test_what_does_not_compile_here_may_have_a_fallback(evaluator: Evaluator) -> None:
     """It is known only where it is run: see building.NO_TRIAL."""
     broken = 'native(language="cuda", source="""extern "C" void f(cudaStream_t s) { q; }""")'
     tries = f"try:\n    {broken}\nexcept RuntimeError:\n    pass\n\nlib = native("
-    v = verdict(judge, SMALL, KERNEL.replace("lib = native(", tries, 1))
+    v = verdict(evaluator, SMALL, KERNEL.replace("lib = native(", tries, 1))
     assert v["status"] == "correct", v["reason"]
     assert 'identifier "q" is undefined' in v["reason"]
 
 
 @NATIVE
 def test_a_kernel_for_another_architecture(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, candidate: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, candidate: str
 ) -> None:
     """As a cubin that was made elsewhere would be: no GPU of another major version runs it."""
     own = Context.arch
@@ -518,10 +528,10 @@ def test_a_kernel_for_another_architecture(
         return "sm_90" if own(self).startswith("sm_7") else "sm_75"
 
     monkeypatch.setattr(Context, "arch", another)
-    v = verdict(judge, SMALL, candidate)
+    v = verdict(evaluator, SMALL, candidate)
     assert v["status"] == "crashed" and "no kernel image is available" in v["reason"], v["reason"]
     monkeypatch.undo()
-    again = verdict(judge, SMALL, candidate)
+    again = verdict(evaluator, SMALL, candidate)
     assert again["status"] == "correct", f"after it: {again['reason']}"
 
 
@@ -544,7 +554,7 @@ def asked(other: subprocess.Popen[str]) -> str:
     return other.stdout.readline().strip() if there else ""
 
 
-def test_an_endless_kernel_takes_nobody_with_it(judge: Judge) -> None:
+def test_an_endless_kernel_takes_nobody_with_it(evaluator: Evaluator) -> None:
     """Its process is killed, and the kernel with it. Another's context is as it was."""
     expected = str(float((1 << 20) * ((1 << 20) - 1)))
     command = [sys.executable, "-c", LIVES_ON]
@@ -553,13 +563,13 @@ def test_an_endless_kernel_takes_nobody_with_it(judge: Judge) -> None:
         try:
             assert asked(other) == expected
             began = time.monotonic()
-            v = verdict(judge, SMALL, ENDLESS)
+            v = verdict(evaluator, SMALL, ENDLESS)
             assert v["status"] == "timed_out" and "took over" in v["reason"], v["reason"]
             assert asked(other) == expected
             assert time.monotonic() - began < AT_MOST_S
         finally:
             other.kill()
-    again = verdict(judge, SMALL, KERNEL)
+    again = verdict(evaluator, SMALL, KERNEL)
     assert again["status"] == "correct", f"after it: {again['reason']}"
 
 
@@ -605,7 +615,7 @@ def test_a_killed_endless_kernel_is_gone_at_once() -> None:
         print(f"\ngone after {1e3 * (time.monotonic() - began):.0f} ms")
 
 
-def test_a_named_baseline(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_baseline(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is measured once, and held against; one that does not run is left out."""
     # Or all would be measured again whenever the machine has changed.
     monkeypatch.setattr(KnownBaselines, "stands", lambda *_: (True, ""))
@@ -616,30 +626,30 @@ def test_a_named_baseline(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert five != KERNEL
     expert = [{"name": "expert", "source": KERNEL, "language": ""}]
-    v = verdict(judge, task, five, named=expert)
+    v = verdict(evaluator, task, five, named=expert)
     assert v["status"] == "correct", v["reason"]
     assert set(v["baselines"]) == {"eager", "expert"}
     # The candidate does the expert's work five times over.
     assert v["candidate_ms"] > 2 * v["baselines"]["expert"] and v["speedup"]["high"] < 0.6
-    blocks = judge.known[task]["baselines"]["expert"]["blocks"]
+    blocks = evaluator.known[task]["baselines"]["expert"]["blocks"]
 
-    again = verdict(judge, task, LAUNCHED, named=expert)
+    again = verdict(evaluator, task, LAUNCHED, named=expert)
     assert again["status"] == "correct", again["reason"]
-    assert judge.known[task]["baselines"]["expert"]["blocks"] == blocks, "it is measured again"
+    assert evaluator.known[task]["baselines"]["expert"]["blocks"] == blocks, "it is measured again"
     assert 0.7 < again["candidate_ms"] / again["baselines"]["expert"] < 1.4, "the same kernel"
-    assert set(verdict(judge, task, KERNEL)["baselines"]) == {"eager"}
+    assert set(verdict(evaluator, task, KERNEL)["baselines"]) == {"eager"}
 
     broken = [{"name": "broken", "source": KERNEL.replace("<<<r, 256,", "<<<r, 2560,")}]
-    v = verdict(judge, task, KERNEL, named=[b | {"language": ""} for b in broken])
+    v = verdict(evaluator, task, KERNEL, named=[b | {"language": ""} for b in broken])
     assert v["status"] == "correct", v["reason"]
     assert set(v["baselines"]) == {"eager"}
     assert [n for n in v["timing"]["notes"] if n.startswith("baseline broken ")]
 
 
-def test_the_clocks_agree(judge: Judge) -> None:
+def test_the_clocks_agree(evaluator: Evaluator) -> None:
     """What turns cost is the same for eager's process and a candidate's: a call of 2 us is seen."""
     task = TASK.replace("SHAPE", "64, 1024").replace("torch.softmax(x, -1)", "torch.relu(x)")
-    v = verdict(judge, task, task.replace("Model(", "ModelNew("), require_custom=False)
+    v = verdict(evaluator, task, task.replace("Model(", "ModelNew("), require_custom=False)
     c = v["timing"]["candidate"]
     assert c["clock"] == "event" and abs(c["wall_ms"] - c["event_ms"]) < 3e-3, c
 
@@ -654,7 +664,7 @@ def test_the_clocks_agree(judge: Judge) -> None:
     ],
     ids=["waits", "launches", "keeps", "buffer"],
 )
-def test_how_a_forward_may_be_asked_for(judge: Judge, forward: str, says: str) -> None:
+def test_how_a_forward_may_be_asked_for(evaluator: Evaluator, forward: str, says: str) -> None:
     task = TASK.replace("SHAPE", "64, 1024")
     candidate = task.replace("Model(", "ModelNew(").replace("return torch.softmax(x, -1)", forward)
     candidate = candidate.replace(
@@ -663,23 +673,25 @@ def test_how_a_forward_may_be_asked_for(judge: Judge, forward: str, says: str) -
         "        self.y = torch.empty_like(x) if self.y is None else self.y\n"
         "        return self.y\n\n    def forward",
     )
-    v = verdict(judge, task, candidate, require_custom=False)
+    v = verdict(evaluator, task, candidate, require_custom=False)
     assert v["status"] == "correct", v["reason"]
     assert any(says in note for note in v["timing"]["notes"]) or not says, v["timing"]["notes"]
     assert v["speedup"]["low"] <= 1.05
 
 
-def test_an_eager_that_waits_for_the_gpu(judge: Judge) -> None:
+def test_an_eager_that_waits_for_the_gpu(evaluator: Evaluator) -> None:
     waits = "return x.relu() if x.sum().item() < 1e30 else x.abs()"
     task = TASK.replace("SHAPE", "64, 1024").replace("return torch.softmax(x, -1)", waits)
-    v = verdict(judge, task, task.replace("Model(", "ModelNew("), require_custom=False)
+    v = verdict(evaluator, task, task.replace("Model(", "ModelNew("), require_custom=False)
     assert v["status"] == "correct", v["reason"]
     assert v["speedup"]["low"] <= 1.05, "its calls come one by one: such intervals are wide"
 
 
 @pytest.mark.parametrize("name", [str(p.relative_to(FOLDER)) for p in EXPLOITS])
-def test_an_exploit_is_stopped(judge: Judge, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    stopped(judge, monkeypatch, (FOLDER / name).read_text())
+def test_an_exploit_is_stopped(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stopped(evaluator, monkeypatch, (FOLDER / name).read_text())
 
 
 STRANGER = """import torch
@@ -692,7 +704,7 @@ while True:
 
 
 def test_a_stranger_on_the_gpu_convicts_nobody(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process of no evaluation's that begins when the candidate is timed, and works on."""
     strangers: list[subprocess.Popen[bytes]] = []
@@ -710,21 +722,21 @@ def test_a_stranger_on_the_gpu_convicts_nobody(
     monkeypatch.setattr(CandidateVisits, "visit", with_a_stranger)
     try:
         with pytest.raises(faults.Busy, match="another process was at work on the GPU") as e:
-            verdict(judge, SMALL, KERNEL)
+            verdict(evaluator, SMALL, KERNEL)
         print(f"\n{e.value}")
     finally:
         for s in strangers:
             s.kill()
             s.wait()
-    v = verdict(judge, SMALL, KERNEL)
+    v = verdict(evaluator, SMALL, KERNEL)
     assert v["status"] == "correct", v["reason"]
 
 
 @pytest.mark.parametrize("name", [p.stem for p in sorted(EXAMPLES.glob("*.py"))])
-def test_eager_passes_as_a_candidate(judge: Judge, name: str) -> None:
+def test_eager_passes_as_a_candidate(evaluator: Evaluator, name: str) -> None:
     task = (EXAMPLES / f"{name}.py").read_text()
     eager = task.replace("class Model(", "class ModelNew(")
-    v = verdict(judge, task, eager, require_custom=False)
+    v = verdict(evaluator, task, eager, require_custom=False)
     assert v["status"] == "correct", v["reason"]
     # One process of this may differ from the next by over 10 %, it is not known why, and
     # the interval of one process against another's does not know it yet.
@@ -772,9 +784,9 @@ class ModelNew(nn.Module):
 """.format(kernel=KERNEL.replace("class ModelNew", "class Own"))
 
 
-def profiled(judge: Judge, candidate: str, **more: Any) -> dict[str, Any]:
+def profiled(evaluator: Evaluator, candidate: str, **more: Any) -> dict[str, Any]:
     more = {"profile": "selected", "ceilings": {"memory_gbs": 4000.0}, **more}
-    v = verdict(judge, SMALL, candidate, **more)
+    v = verdict(evaluator, SMALL, candidate, **more)
     assert v["status"] == "correct", v["reason"]
     p = v["profile"]
     print(f"\n{p['tool']}: {p['launches']} launches, {p['ms']:.4f} ms, {v['cost_s']}")
@@ -786,8 +798,8 @@ def profiled(judge: Judge, candidate: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "candidate", [KERNEL, LAUNCHED, TRITON], ids=["nvcc", "launched", "triton"]
 )
-def test_a_profile(judge: Judge, candidate: str) -> None:
-    v = profiled(judge, candidate)
+def test_a_profile(evaluator: Evaluator, candidate: str) -> None:
+    v = profiled(evaluator, candidate)
     p = v["profile"]
     assert (p["tool"], p["launches"], p.get("why")) == ("ncu", 1, None)
     (kernel,) = p["kernels"]
@@ -804,7 +816,7 @@ def test_a_profile(judge: Judge, candidate: str) -> None:
 
 @NCU
 def test_nobody_is_timed_while_a_profiler_begins(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even the sentinel, which is timed beside the build."""
     spans: dict[str, list[tuple[float, float]]] = {"begins": [], "timed": []}
@@ -825,19 +837,19 @@ def test_nobody_is_timed_while_a_profiler_begins(
     noted(timing.Timing, "prepare", "timed")
     noted(measuring.Candidates, "measure", "timed")
     for i in range(4):
-        profiled(judge, KERNEL.replace("__global__", f"/* {time.time()} {i} */ __global__", 1))
+        profiled(evaluator, KERNEL.replace("__global__", f"/* {time.time()} {i} */ __global__", 1))
     assert spans["begins"] and len(spans["timed"]) >= 8
     for began, ended in spans["begins"]:
         assert all(ended <= b or e <= began for b, e in spans["timed"]), spans
 
 
 @NCU
-def test_a_large_call(judge: Judge) -> None:
+def test_a_large_call(evaluator: Evaluator) -> None:
     """It takes what Nsight Compute says: what large contents need beside it does not slow it."""
     task = TASK.replace("SHAPE", "1 << 15, 1 << 15").replace("torch.softmax(x, -1)", "x.relu()")
     eager = task.replace("Model(", "ModelNew(")
     more: dict[str, Any] = {"profile": "selected", "ceilings": {"memory_gbs": 4000.0}}
-    v = verdict(judge, task, eager, require_custom=False, **more)
+    v = verdict(evaluator, task, eager, require_custom=False, **more)
     assert v["status"] == "correct", v["reason"]
     alone = v["eager_profile"]["ms"]
     print(f"\n{v['candidate_ms']:.3f} and eager {v['baselines']['eager']:.3f}, ncu {alone:.3f} ms")
@@ -871,10 +883,10 @@ def get_init_inputs():
 
 @pytest.mark.parametrize("layer, asked", [("ConvTranspose2d(4, 4, 3)", 0), ("Conv2d(4, 4, 3)", 1)])
 def test_in_float64_cudnn_is_asked_for_no_transposed_convolution(
-    judge: Judge, layer: str, asked: int
+    evaluator: Evaluator, layer: str, asked: int
 ) -> None:
-    request = judge.request(ASKS.format(layer=layer), "", "quick", {})
-    reference = processes_of(judge.server, request).reference(compiles=False)
+    request = evaluator.request(ASKS.format(layer=layer), "", "quick", {})
+    reference = processes_of(evaluator.server, request).reference(compiles=False)
     try:
         answers = reference.forward(*reference.draw(1), ["eager", "wide", "eager"])
     finally:
@@ -883,18 +895,18 @@ def test_in_float64_cudnn_is_asked_for_no_transposed_convolution(
 
 
 @NCU
-def test_a_profile_of_many_launches_and_of_a_graph(judge: Judge) -> None:
-    v = profiled(judge, MANY)
+def test_a_profile_of_many_launches_and_of_a_graph(evaluator: Evaluator) -> None:
+    v = profiled(evaluator, MANY)
     assert v["profile"]["launches"] == 10_000 and len(v["profile"]["kernels"]) == 1
     assert v["cost_s"]["profile"] < 40
-    p = profiled(judge, GRAPH)["profile"]
+    p = profiled(evaluator, GRAPH)["profile"]
     assert p["tool"] == "ncu" and [k for k in p["kernels"] if k["whose"] == "custom" and k["ms"]]
 
 
 @NCU
-def test_a_profile_of_many_kernels(judge: Judge) -> None:
+def test_a_profile_of_many_kernels(evaluator: Evaluator) -> None:
     """Most of them ncu does not measure: PyTorch's profiler tells their times."""
-    v = profiled(judge, DISTINCT)
+    v = profiled(evaluator, DISTINCT)
     p = v["profile"]
     assert (p["tool"], p["launches"]) == ("ncu", KINDS + 1)
     # For each that it measures ncu patches the module of all of them: its time may end first.
@@ -934,12 +946,12 @@ def get_init_inputs():
 
 @NCU
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_profile_of_the_tensor_cores(judge: Judge, dtype: str) -> None:
+def test_a_profile_of_the_tensor_cores(evaluator: Evaluator, dtype: str) -> None:
     task = PRODUCT.replace("DTYPE", dtype)
     ceilings = ceilings_cuda.measure(0)["ceilings"]
     more: dict[str, Any] = {"profile": "selected", "ceilings": ceilings}
     candidate = task.replace("Model(", "ModelNew(")
-    v = verdict(judge, task, candidate, require_custom=False, **more)
+    v = verdict(evaluator, task, candidate, require_custom=False, **more)
     assert v["status"] == "correct", v["reason"]
     p, at = v["profile"], v["metrics"]
     operations = kernel_work.operations_of(p)
@@ -978,27 +990,27 @@ def test_ncu_has_the_metrics_of_each_family() -> None:
 
 
 @NCU
-def test_a_profile_with_all_metrics(judge: Judge) -> None:
-    p = profiled(judge, KERNEL, profile="full")["profile"]
+def test_a_profile_with_all_metrics(evaluator: Evaluator) -> None:
+    p = profiled(evaluator, KERNEL, profile="full")["profile"]
     assert p["tool"] == "ncu" and len(p["metrics"]) > 1000 and "missing" not in p
     assert not [m for m in p["metrics"] if m.startswith("device__")]
 
 
 @NCU
-def test_a_profile_of_a_forward_that_waits(judge: Judge) -> None:
+def test_a_profile_of_a_forward_that_waits(evaluator: Evaluator) -> None:
     """It cannot be captured: its launches are those that PyTorch's profiler sees."""
     waits = KERNEL.replace(
         "def forward(self, x):\n", "def forward(self, x):\n        x[0, 0].item()\n"
     )
-    p = profiled(judge, waits)["profile"]
+    p = profiled(evaluator, waits)["profile"]
     assert p["tool"] == "ncu"
     (kernel,) = [k for k in p["kernels"] if k["whose"] == "custom"]
     assert kernel["launches"] == 1 and kernel["metrics"]
 
 
-def test_a_profile_without_ncu(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_without_ncu(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "ncu", lambda: "")
-    p = profiled(judge, KERNEL)["profile"]
+    p = profiled(evaluator, KERNEL)["profile"]
     assert (p["tool"], p["launches"]) == ("profiler", 1)
     assert p["why"] == "Nsight Compute (ncu) is not there"
     (kernel,) = p["kernels"]

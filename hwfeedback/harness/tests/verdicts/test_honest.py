@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
-from judging import evaluate, fork_server, new_cache, processes_of
+from evaluating import evaluate, fork_server, new_cache, processes_of
 
 from kwharness.base.constants import SHARED
 from kwharness.build import source

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import new_cache
+from evaluating import new_cache
 from test_cuda_driver import SEES, gpu
 from test_honest import Suite, parts
 

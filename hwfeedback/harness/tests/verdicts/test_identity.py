@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge, new_cache
+from evaluating import Evaluator, new_cache
 
 from kwharness.base import paths
 from kwharness.build import builder_client, object_cache, source
@@ -31,10 +31,10 @@ FORMS = [(p, f) for p in PAIRS for f in ("as it is", "windows")] + [("docstring"
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    judge = Judge(new_cache(tmp_path_factory))
-    yield judge
-    judge.close()
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    evaluator = Evaluator(new_cache(tmp_path_factory))
+    yield evaluator
+    evaluator.close()
 
 
 def case(name: str) -> str:
@@ -49,16 +49,18 @@ def test_the_pairs_have_one_syntax_tree(pair: str) -> None:
 
 @pytest.mark.parametrize("order", [("honest", "false"), ("false", "honest")])
 @pytest.mark.parametrize("pair,form", FORMS)
-def test_whichever_comes_first(judge: Judge, pair: str, order: tuple[str, ...], form: str) -> None:
+def test_whichever_comes_first(
+    evaluator: Evaluator, pair: str, order: tuple[str, ...], form: str
+) -> None:
     for kind in order:
         text = case(f"{pair}_{kind}") + f"\n# {order}\n"  # nothing of the other order is kept
         if form == "exported":
             text = inline_loader.standalone(text)
         if form == "windows":
             text = text.replace("\n", "\r\n")
-        v = judge.verdict(REFERENCE, text, built=True)
+        v = evaluator.verdict(REFERENCE, text, built=True)
         assert v["status"] == ("correct" if kind == "honest" else "wrong"), v
-        again = judge.verdict(REFERENCE, text, built=True)
+        again = evaluator.verdict(REFERENCE, text, built=True)
         assert (again["status"], again["build"]["cached"]) == (v["status"], True)
         assert again["candidate"] == v["candidate"]
 
@@ -67,11 +69,13 @@ NOTE = "\nnative = _kernelwright_loader.native\n"
 
 
 @pytest.mark.parametrize("kind,word", [("correct", "=="), ("wrong", "!=")])
-def test_strings_of_an_exported_file_are_its_own(judge: Judge, kind: str, word: str) -> None:
+def test_strings_of_an_exported_file_are_its_own(
+    evaluator: Evaluator, kind: str, word: str
+) -> None:
     """A line of a string looks like one of the loader's."""
     step = f"1 if len(note) {word} {len(NOTE)} else 16"
     text = case("docstring_honest").replace("int(ModelNew.forward.__doc__)", step)
-    v = judge.verdict(
+    v = evaluator.verdict(
         REFERENCE, inline_loader.standalone(text + f'note = """{NOTE}"""\n'), built=True
     )
     assert v["status"] == kind, v
@@ -163,13 +167,14 @@ def test_a_declared_encoding(text: str, problem: str) -> None:
         lambda t: "\ufeff" + t,
     ],
 )
-def test_a_build_is_of_one_text(judge: Judge, other) -> None:
+def test_a_build_is_of_one_text(evaluator: Evaluator, other) -> None:
     text = case("docstring_honest")
     keys = {object_cache.build_key(t, "cpu", "", False) for t in (text, other(text))}
     assert len(keys) == 2
     # What they hand to the compiler is the same, and so is the object.
     built = [
-        builder_client.build(judge.server, {"source": t}, judge.cache) for t in (text, other(text))
+        builder_client.build(evaluator.server, {"source": t}, evaluator.cache)
+        for t in (text, other(text))
     ]
     assert [b["status"] for b in built] == ["", ""], built
     assert len({b["artifacts"][0]["sha256"] for b in built}) == 1

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge, new_cache
+from evaluating import Evaluator, new_cache
 from test_cuda_driver import ABSENT, SEES
 from test_gpu import KERNEL, LAUNCHED, SMALL, verdict
 
@@ -19,15 +19,17 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    j = Evaluator(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
     yield j
     j.close()
 
 
 @pytest.mark.parametrize("candidate", [KERNEL, LAUNCHED], ids=["nvcc", "launched"])
 @pytest.mark.parametrize("word,status", [("==", "correct"), ("!=", "wrong")])
-def test_an_exported_file_is_itself(judge: Judge, candidate: str, word: str, status: str) -> None:
+def test_an_exported_file_is_itself(
+    evaluator: Evaluator, candidate: str, word: str, status: str
+) -> None:
     """A line of a string looks like one of the loader's, and its length decides."""
     note = "\nnative = _kernelwright_loader.native\n"
     text = candidate.replace(
@@ -35,7 +37,7 @@ def test_an_exported_file_is_itself(judge: Judge, candidate: str, word: str, sta
     )
     assert text != candidate
     text = inline_loader.standalone(text + f'\n\nNOTE = """{note}"""\n')
-    v = verdict(judge, SMALL, text)
+    v = verdict(evaluator, SMALL, text)
     assert v["status"] == status, v
     assert v["candidate"] == hashlib.sha256(text.encode()).hexdigest()
     assert v["build"]["form"] == "native"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import evaluate, new_cache, processes_of
+from evaluating import evaluate, new_cache, processes_of
 
 from kwharness.build import source
 from kwharness.clients.candidate_client import Answer
@@ -76,7 +76,7 @@ class Bench:
         processes = processes_of(self.server, self.request(name, "", "quick"))
         return processes.reference(compiles=True, timeout=300)
 
-    def judge(self, name: str, candidate: str, level: str) -> dict[str, Any]:
+    def verdict(self, name: str, candidate: str, level: str) -> dict[str, Any]:
         request = self.request(name, candidate, level)
         request["known"] = {"calibration": self.calibrated(name)}
         return evaluate(self.server, request)["verdict"]
@@ -135,11 +135,11 @@ class Compiled:
 
 def eager_passes(bench: Bench, name: str, level: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text()
-    expect(bench.judge(name, text + EAGER, level), level)
+    expect(bench.verdict(name, text + EAGER, level), level)
 
 
 def other_algorithm_passes(bench: Bench, name: str, level: str) -> None:
-    expect(bench.judge(name, (HONEST / f"{name}.py").read_text(), level), level)
+    expect(bench.verdict(name, (HONEST / f"{name}.py").read_text(), level), level)
 
 
 def compiled_passes(bench: Bench, name: str, level: str) -> None:

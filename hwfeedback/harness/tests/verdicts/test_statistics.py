@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from judging import Judge
+from evaluating import Evaluator
 
 pytestmark = pytest.mark.alone
 
@@ -79,10 +79,12 @@ def same(task: str) -> str:
     return task.replace("class Model(", "class ModelNew(")
 
 
-def trial(judge: Judge, task: str, candidate: str, level: str = "quick") -> dict[str, Any]:
+def trial(evaluator: Evaluator, task: str, candidate: str, level: str = "quick") -> dict[str, Any]:
     """Returns the verdict of one evaluation, baselines of earlier ones being known."""
     threads = len(os.sched_getaffinity(0))
-    v = judge.verdict(task, candidate, level, time=True, want_baselines=["eager"], threads=threads)
+    v = evaluator.verdict(
+        task, candidate, level, time=True, want_baselines=["eager"], threads=threads
+    )
     assert v["status"] in ("correct", "certified"), v["reason"]
     return v
 
@@ -92,10 +94,12 @@ def width(v: dict[str, Any]) -> float:
     return float(v["speedup"]["high"] / max(v["speedup"]["low"], 1e-9))
 
 
-def wins(judge: Judge, task: str, candidate: str, trials: int, level: str) -> list[dict[str, Any]]:
+def wins(
+    evaluator: Evaluator, task: str, candidate: str, trials: int, level: str
+) -> list[dict[str, Any]]:
     found = []
     for _ in range(trials):
-        v = trial(judge, task, candidate, level)
+        v = trial(evaluator, task, candidate, level)
         if v["speedup"]["low"] >= WIN:
             found.append({**v["speedup"], "notes": v["timing"]["notes"]})
     return found
@@ -123,22 +127,22 @@ def _burn(core: int) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_identical_code_does_not_win(judge: Judge, name: str) -> None:
+def test_identical_code_does_not_win(evaluator: Evaluator, name: str) -> None:
     """Where one in a hundred wins, two of three happen once in 3,300 runs; 300 by ``make soak``."""
-    found = wins(judge, TASKS[name], same(TASKS[name]), 3, "quick")
+    found = wins(evaluator, TASKS[name], same(TASKS[name]), 3, "quick")
     assert len(found) <= 1, found
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_disturbed_machine_invents_no_win(judge: Judge, every: bool) -> None:
+def test_a_disturbed_machine_invents_no_win(evaluator: Evaluator, every: bool) -> None:
     """Every day one core is busy, so that one thread of several waits for it: the others are left
     to those who are tested beside this. By ``make soak`` all are.
     """
     cores = sorted(os.sched_getaffinity(0))
     task = TASKS["softmax"]
-    calm = [trial(judge, task, same(task)) for _ in range(3)]
+    calm = [trial(evaluator, task, same(task)) for _ in range(3)]
     with disturbed(cores if every else cores[-1:]):
-        loud = [trial(judge, task, same(task)) for _ in range(3)]
+        loud = [trial(evaluator, task, same(task)) for _ in range(3)]
     won = [v["speedup"] for v in loud if v["speedup"]["low"] >= WIN]
     assert not won
     middle = sorted(width(v) for v in calm)[1]
@@ -150,17 +154,17 @@ def test_a_disturbed_machine_invents_no_win(judge: Judge, every: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["quick", "certify"])
-def test_no_win_of_three_hundred(judge: Judge, level: str) -> None:
+def test_no_win_of_three_hundred(evaluator: Evaluator, level: str) -> None:
     trials = 150 if level == "quick" else 30
-    found = [w for t in TASKS.values() for w in wins(judge, t, same(t), trials, level)]
+    found = [w for t in TASKS.values() for w in wins(evaluator, t, same(t), trials, level)]
     print(f"\nidentical code, {level}: {len(found)} wins of {trials * len(TASKS)}")
     assert not found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["quick", "certify"])
-def test_ten_per_cent_are_seen(judge: Judge, level: str) -> None:
+def test_ten_per_cent_are_seen(evaluator: Evaluator, level: str) -> None:
     trials = 100 if level == "certify" else 50
-    won = len(wins(judge, SPINNING, QUICKER, trials, level))
+    won = len(wins(evaluator, SPINNING, QUICKER, trials, level))
     print(f"\n10 % faster, {level}: {won} wins of {trials}")
     assert won >= 0.9 * trials

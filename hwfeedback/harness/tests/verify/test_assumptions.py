@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from judging import Judge
+from evaluating import Evaluator
 from test_verify import task_of
 
 from kwharness.verify import assumptions
@@ -269,14 +269,14 @@ def test_other_content_is_of_the_same_kind_and_range(t: torch.Tensor) -> None:
     assert any(not torch.equal(other, t) for other in made)
 
 
-def test_inputs_that_bear_no_other_seed_are_judged_all_the_same(judge: Judge) -> None:
+def test_inputs_that_bear_no_other_seed_are_judged_all_the_same(evaluator: Evaluator) -> None:
     source = task_of("return torch.tril(a) @ a", "draw()", "", "a") + (
         "\n\ndef draw():\n    torch.manual_seed(7)\n    x = torch.randn(16, 16)\n"
         "    if abs(float(x[0, 0]) - float(torch.randn(16, 16, generator=torch.Generator()"
         ".manual_seed(7))[0, 0])) > 0 or torch.initial_seed() != 7:\n"
         "        raise ValueError('another seed')\n    return [x]\n"
     )
-    v = judge.verdict(source, f"{source}\n\nclass ModelNew(Model):\n    pass\n")
+    v = evaluator.verdict(source, f"{source}\n\nclass ModelNew(Model):\n    pass\n")
     assert v["status"] == "correct" and v["assumes"] == [], v["reason"]
 
 
@@ -286,19 +286,19 @@ def test_zero_is_all_that_is_like_nothing_but_zeros() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_what_is_taken_for_granted_is_told(judge: Judge, name: str) -> None:
+def test_what_is_taken_for_granted_is_told(evaluator: Evaluator, name: str) -> None:
     forward, inputs, arguments, init, own, own_init, told = TASKS[name]
     source = task_of(forward, inputs, init, arguments).replace(
         "import torch.nn as nn\n", "import torch.nn as nn\nimport torch.nn.functional as F\n"
     )
     candidate = model_new(own, arguments, own_init)
     for level in ("quick", "certify"):
-        v = judge.verdict(source, candidate, level)
+        v = evaluator.verdict(source, candidate, level)
         assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
         assert len(v["assumes"]) == len(told), v["assumes"]
         assert all(w in s for w, s in zip(told, v["assumes"], strict=True)), v["assumes"]
     eager = f"{source}\n\nclass ModelNew(Model):\n    pass\n"
-    v = judge.verdict(source, eager, strict_inputs=True)
+    v = evaluator.verdict(source, eager, strict_inputs=True)
     assert v["status"] == "correct" and v["assumes"] == [], f"{v['reason']} {v['assumes']}"
 
 
@@ -309,7 +309,7 @@ FOLDED = """    def __init__(self):
 """
 
 
-def test_buffers_that_come_of_the_seed_are_no_constants(judge: Judge) -> None:
+def test_buffers_that_come_of_the_seed_are_no_constants(evaluator: Evaluator) -> None:
     """Of who is judged by the seed: it was right with others. What no seed changes is told."""
     own = (
         FOLDED + "        self.linear = linear\n        self.register_buffer('signs', signs)\n"
@@ -321,6 +321,6 @@ def test_buffers_that_come_of_the_seed_are_no_constants(judge: Judge) -> None:
         "        self.bias = linear.bias\n\n"
     )
     body = "return F.linear(x, self.weight, self.bias) * torch.arange(1.0, 17.0)"
-    v = judge.verdict(source, model_new(body, "x", folds))
+    v = evaluator.verdict(source, model_new(body, "x", folds))
     assert v["status"] == "correct" and v["weights"] == "by seed", v["reason"]
     assert [s for s in v["assumes"] if "table" in s] == v["assumes"] != []

@@ -18,7 +18,7 @@ import forked
 import pytest
 import torch
 import waiting
-from judging import Judge, new_cache, processes_of
+from evaluating import Evaluator, new_cache, processes_of
 from test_verify import prepared
 
 from kwharness.base import trees
@@ -86,10 +86,10 @@ SAME = "torch.softmax(x * self.w, -1)"
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
     with pytest.MonkeyPatch.context() as m:
         m.setattr(device, "PEAK", 1 << 60)
-        j = Judge(new_cache(tmp_path_factory))
+        j = Evaluator(new_cache(tmp_path_factory))
         yield j
         j.close()
 
@@ -113,10 +113,10 @@ def form(forward: str, task: str = SMALL) -> str:
 
 @contextmanager
 def with_candidate(
-    judge: Judge,
+    evaluator: Evaluator,
 ) -> Iterator[tuple[verify.Verification, candidate_client.CandidateClient]]:
     """A verification that is prepared, and a candidate that is right."""
-    with prepared(judge, SMALL) as e:
+    with prepared(evaluator, SMALL) as e:
         v = e.verification
         e.program = Program(form(SAME), form(SAME))
         candidate = e.candidate(poison=True)
@@ -124,19 +124,19 @@ def with_candidate(
         candidate.kill()
 
 
-def test_the_same_is_said_of_a_task(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    spared = {n: judge.task(n) for n in (SMALL, INTEGERS)}
+def test_the_same_is_said_of_a_task(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    spared = {n: evaluator.task(n) for n in (SMALL, INTEGERS)}
     monkeypatch.setattr(device, "PEAK", 0)
-    judge.tasks = {}
+    evaluator.tasks = {}
     for source, task in spared.items():
-        seen = judge.task(source)
+        seen = evaluator.task(source)
         seen["eager_ms"] = task["eager_ms"]
         assert seen == task
 
 
-def test_inputs_of_families_are_made_again(judge: Judge) -> None:
+def test_inputs_of_families_are_made_again(evaluator: Evaluator) -> None:
     """What comes among the timed calls is in no memory until then, and the same then."""
-    with prepared(judge, SMALL) as e:
+    with prepared(evaluator, SMALL) as e:
         v = e.verification
         seen = 0
         for job in v._jobs():
@@ -198,8 +198,8 @@ def test_what_is_left_behind_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["right", "overflows", "half", "double", "wrong_when_timed", "raises"],
 )
 @pytest.mark.alone
-def test_verdicts(judge: Judge, forward: str, status: str, says: str) -> None:
-    v = judge.verdict(
+def test_verdicts(evaluator: Evaluator, forward: str, status: str, says: str) -> None:
+    v = evaluator.verdict(
         SMALL, form(forward), require_custom=False, time=True, want_baselines=["eager"]
     )
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
@@ -207,7 +207,7 @@ def test_verdicts(judge: Judge, forward: str, status: str, says: str) -> None:
 
 @pytest.mark.parametrize("enough", [True, False])
 def test_many_elements_need_fewer_draws(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, enough: bool
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, enough: bool
 ) -> None:
     asked: list[str] = []
     each = ReferenceClient.each
@@ -219,7 +219,7 @@ def test_many_elements_need_fewer_draws(
     monkeypatch.setattr(ReferenceClient, "each", counted)
     if enough:
         monkeypatch.setattr(calibrate, "MANY_ELEMENTS", 16)
-    client = reference(judge)
+    client = reference(evaluator)
     try:
         c = calibrate.calibrate(client, want_compile=False)
     finally:
@@ -236,27 +236,31 @@ def test_eager_does_not_fit() -> None:
         assert isinstance(faults.of_baseline(e), NoRoom) == (raised is cause)
 
 
-def test_a_task_that_does_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_does_not_fit(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16 GiB.")
 
     monkeypatch.setattr(correctness, "complete", full)
     with pytest.raises(Invalid, match="more memory than the device has free") as e:
-        judge.task(SMALL + "\n")
+        evaluator.task(SMALL + "\n")
     assert "smaller" in e.value.hint
 
 
-def reference(judge: Judge, kept: Kept | None = None, source: str = SMALL) -> ReferenceClient:
-    request = judge.request(source, "", "quick", {})
-    return processes_of(judge.server, request, kept).reference(compiles=False)
+def reference(
+    evaluator: Evaluator, kept: Kept | None = None, source: str = SMALL
+) -> ReferenceClient:
+    request = evaluator.request(source, "", "quick", {})
+    return processes_of(evaluator.server, request, kept).reference(compiles=False)
 
 
-def test_answers_are_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_not_written_over(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even by a process that has answered when there was memory enough."""
     kept = Kept()
     with monkeypatch.context() as m:
         m.setattr(device, "PEAK", 0)
-        client = reference(judge, kept)
+        client = reference(evaluator, kept)
         tree, inputs = client.draw(1)
         for _ in range(2):
             client.forward(tree, inputs, ["wide", "eager"])
@@ -268,14 +272,14 @@ def test_answers_are_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPa
         client.forward(tree, inputs, [f"moved:{k}"])
     assert torch.equal(wide, before)
     kept.give(client)
-    other = reference(judge, kept)
+    other = reference(evaluator, kept)
     assert other.pid != client.pid and other.holds() == 0
     other.kill()
 
 
-def test_inputs_that_are_lent(judge: Judge) -> None:
+def test_inputs_that_are_lent(evaluator: Evaluator) -> None:
     """A forward on them copies nothing, and nobody writes over them before the next are lent."""
-    client = reference(judge)
+    client = reference(evaluator)
     tree, inputs = client.draw(1)
     for given in ([t + 1 for t in inputs], inputs):
         lent = client.lend(given)
@@ -309,7 +313,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(batch_parts.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
 
 
-def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list[str]:
+def in_parts(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, source: str) -> list[str]:
     """Calibrates. Returns the modes that were computed in parts."""
     asked: list[str] = []
     begin = ReferenceClient.begin
@@ -322,7 +326,7 @@ def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list
 
     with monkeypatch.context() as m:
         m.setattr(ReferenceClient, "begin", noted)
-        client = reference(judge, source=source)
+        client = reference(evaluator, source=source)
         try:
             c = calibrate.calibrate(client, want_compile=False)
         finally:
@@ -334,12 +338,12 @@ def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list
 
 @pytest.mark.parametrize("source", [SMALL, NORM], ids=["softmax", "layer_norm"])
 def test_a_batch_whose_rows_have_nothing_to_do_with_each_other(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, source: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, small_parts: None, source: str
 ) -> None:
     """It is computed in parts, and gives the same."""
-    asked = in_parts(judge, monkeypatch, source)
+    asked = in_parts(evaluator, monkeypatch, source)
     assert {m.partition(":")[0] for m in asked} == {"wide", "noise", "moved"}
-    client = reference(judge, source=source)
+    client = reference(evaluator, source=source)
     tree, inputs = client.draw(1)
     inputs = client.lend(inputs)
     whole = [client.forward(tree, inputs, [m])[0]["tensors"][0] for m in MODES]
@@ -365,12 +369,12 @@ def test_a_batch_whose_rows_have_nothing_to_do_with_each_other(
     ids=lambda s: s[-160:-90],
 )
 def test_a_batch_that_is_one(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, source: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, small_parts: None, source: str
 ) -> None:
-    asked = in_parts(judge, monkeypatch, source)
+    asked = in_parts(evaluator, monkeypatch, source)
     if source is SOME_ROWS:  # until it is seen
         assert {m.partition(":")[0] for m in asked} == {"wide", "noise", "moved"}
-        assert len(asked) < len(in_parts(judge, monkeypatch, SMALL))
+        assert len(asked) < len(in_parts(evaluator, monkeypatch, SMALL))
     elif source is WHOLE:
         assert asked == ["wide"]
     else:
@@ -423,9 +427,9 @@ def test_how_a_batch_is_cut(
     assert (parts.count, parts.cut) == (count, cut) if count else parts is None
 
 
-def test_a_forward_fails_in_a_part(judge: Judge, small_parts: None) -> None:
+def test_a_forward_fails_in_a_part(evaluator: Evaluator, small_parts: None) -> None:
     fails = "torch.softmax(x * self.w, -1) if len(x) > 95 else x[:1]"
-    client = reference(judge, source=SMALL.replace(SAME, fails))
+    client = reference(evaluator, source=SMALL.replace(SAME, fails))
     tree, inputs = client.draw(1)
     right = client.forward(tree, inputs, ["wide"])[0]["tensors"]
     client.parts = Parts.of(inputs, right, client.device)
@@ -441,7 +445,7 @@ def test_a_forward_fails_in_a_part(judge: Judge, small_parts: None) -> None:
     [pytest.param("Model.forward = None", marks=pytest.mark.slow), "import os; os._exit(3)"],
 )
 def test_a_part_ends_the_process(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, ends: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, small_parts: None, ends: str
 ) -> None:
     """As an index does on a GPU that no part has: nothing can be computed there any more."""
     uncompiled = functools.partial(calibrate.calibrate, want_compile=False)
@@ -451,7 +455,7 @@ def test_a_part_ends_the_process(
     assert ends in source
     learned = [Learned(), Learned()]
     for task, known in zip((source, SMALL), learned, strict=True):
-        processes = processes_of(judge.server, judge.request(task, "", "quick", {}))
+        processes = processes_of(evaluator.server, evaluator.request(task, "", "quick", {}))
         opponents = Opponents(processes, Builds(processes.context))
         calibrating.started(processes, opponents, known)[0].kill()
     whole, cut = (known.to_json()["calibration"] for known in learned)
@@ -460,31 +464,35 @@ def test_a_part_ends_the_process(
 
 
 def test_the_whole_has_the_last_word(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
     """Parts that give something else convict nobody, should nothing have seen it before."""
     depends = SMALL.replace(SAME, f"{SAME} * (1 if len(x) > 95 else 1 + 1e-3)")
-    judge.known[depends] = judge.calibration(SMALL + "\n\n")
-    assert judge.known[depends]["calibration"]["by_rows"]
+    evaluator.known[depends] = evaluator.calibration(SMALL + "\n\n")
+    assert evaluator.known[depends]["calibration"]["by_rows"]
     wrong = form(f"{SAME} * (1 + 1e-3)")
-    assert judge.verdict(depends, form(SAME), require_custom=False)["status"] == "correct"
-    assert judge.verdict(depends, wrong, require_custom=False)["status"] == "wrong", "it was seen"
+    assert evaluator.verdict(depends, form(SAME), require_custom=False)["status"] == "correct"
+    assert evaluator.verdict(depends, wrong, require_custom=False)["status"] == "wrong", (
+        "it was seen"
+    )
     monkeypatch.setattr(calibrate_family, "SAME_IN_PARTS", 1.0)
     timed = {"time": True, "want_baselines": ["eager"]}
-    v = judge.verdict(depends, form(SAME), require_custom=False, **timed)
+    v = evaluator.verdict(depends, form(SAME), require_custom=False, **timed)
     assert v["status"] == "correct", v["reason"]
-    with prepared(judge, depends) as e:
+    with prepared(evaluator, depends) as e:
         verification = e.verification
         assert verification.reference.parts is not None
         _, inputs = verification.reference.draw(7)
         (right,) = verification.reference.forward(verification.draws[0].tree, inputs, ["eager"])[0][
             "tensors"
         ]
-        assert verification.judge_call(inputs, [right]) is None
-        assert "off by more" in str(verification.judge_call(inputs, [right * 1.01]))
+        assert verification.check_call(inputs, [right]) is None
+        assert "off by more" in str(verification.check_call(inputs, [right * 1.01]))
 
 
-def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_gives_up_what_is_needed(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where it does not know beforehand, too."""
     room, full = [1 << 60], [0]
     monkeypatch.setattr(device.Cpu, "room", lambda _: (room[0], 1 << 62))
@@ -498,7 +506,7 @@ def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.M
         return results
 
     monkeypatch.setattr(ReferenceClient, "finish_forward", answers)
-    with with_candidate(judge) as (v, candidate):
+    with with_candidate(evaluator) as (v, candidate):
         for little, times, holds in ((False, 0, True), (True, 0, False), (False, 1, False)):
             job = v.oracle.base_job(v.draws[0])
             v.oracle.both(candidate, job.tree, job.inputs, v.oracle.expect(job.tree, job.inputs))
@@ -512,8 +520,8 @@ def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.M
             v.oracle.beside(candidate, job.tree, job.inputs)
 
 
-def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
-    client = reference(judge)
+def test_blocks_that_are_kept_for_a_while(evaluator: Evaluator) -> None:
+    client = reference(evaluator)
     tree, _ = client.draw(0)
 
     def answer(seed: int) -> list[torch.Tensor]:
@@ -542,7 +550,7 @@ def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
 
 @pytest.mark.parametrize("much", [1000, 12, 0])
 def test_blocks_stay_while_there_is_room(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, much: int
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, much: int
 ) -> None:
     """``much``: how often there is room, as one looks."""
     came, looks = [0], [0]
@@ -556,7 +564,7 @@ def test_blocks_stay_while_there_is_room(
         looks[0] += 1
         return (1 << 60 if looks[0] <= much else 0), 1 << 62
 
-    with with_candidate(judge) as (v, candidate):
+    with with_candidate(evaluator) as (v, candidate):
         with monkeypatch.context() as m:
             m.setattr(device.Cpu, "room", room)
             m.setattr(client, "private", counted)
@@ -586,15 +594,17 @@ ModelNew.forward = forward
 
 @pytest.mark.parametrize("room", [True, False])
 def test_a_candidate_may_need_what_stays(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, room: bool
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, room: bool
 ) -> None:
     if not room:
         monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
-    v = judge.verdict(SMALL, CLUMSY, require_custom=False)
+    v = evaluator.verdict(SMALL, CLUMSY, require_custom=False)
     assert v["status"] == ("correct" if room else "crashed"), v["reason"]
 
 
-def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closer_look_is_not_written_over(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Float64 moves when its inputs do, also where blocks are used again."""
     seen: list[tuple[float, bool]] = []
     checked = check_output.Checker.check
@@ -607,7 +617,7 @@ def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.Mon
             seen.append((expected.moved[0].max, same))
         return checked(self, known, name, answer, expected)
 
-    with with_candidate(judge) as (v, candidate), monkeypatch.context() as m:
+    with with_candidate(evaluator) as (v, candidate), monkeypatch.context() as m:
         m.setattr(device.Cpu, "room", lambda _: (1 << 60, 1 << 62))
         m.setattr(check_output.Checker, "check", closely)
         v._check_all(candidate)
@@ -617,7 +627,7 @@ def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("room", [True, False])
 def test_nothing_is_freed_beside_what_is_timed(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, room: bool
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, room: bool
 ) -> None:
     """Where there is room: else each draw for a timed call is gone with it."""
     passing: list[bool] = []
@@ -641,13 +651,13 @@ def test_nothing_is_freed_beside_what_is_timed(
     if not room:
         monkeypatch.setattr(secret_draws, "ROOMY", (1 << 40, 1 << 40))
     asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
-    v = judge.verdict(SMALL, form(SAME), **asked)
+    v = evaluator.verdict(SMALL, form(SAME), **asked)
     assert v["status"] == "correct", v["reason"]
     assert passing and all(p == (not room) for p in passing)
 
 
 def test_blocks_that_cannot_be_given_back_hide_no_verdict(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a part's end. What needs them back within one, to look closer, fails by the same error."""
     asked_at_an_end = 0
@@ -665,7 +675,7 @@ def test_blocks_that_cannot_be_given_back_hide_no_verdict(
 
     monkeypatch.setattr(memory, "let_go", at_an_end)
     asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
-    v = judge.verdict(SMALL, form(f"{SAME} * (1.5 if timed() else 1)"), **asked)
+    v = evaluator.verdict(SMALL, form(f"{SAME} * (1.5 if timed() else 1)"), **asked)
     assert v["status"] in ("cheated", "wrong"), v["reason"]
     assert asked_at_an_end == 2  # after verifying, and after timing
 
@@ -687,12 +697,12 @@ GROWS = SMALL.replace(SAME, "(x, x) if x.dtype == torch.float64 else (x,)")
 
 @pytest.mark.parametrize("sparing", [True, False])
 def test_modes_that_give_more_than_others(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, sparing: bool
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, sparing: bool
 ) -> None:
     monkeypatch.setattr(device, "PEAK", device.PEAK if sparing else 0)
-    task = judge.task(SMALL) | {"source": GROWS}  # which by itself would be no task
-    monkeypatch.setitem(judge.tasks, GROWS, task)
-    client = reference(judge, source=GROWS)
+    task = evaluator.task(SMALL) | {"source": GROWS}  # which by itself would be no task
+    monkeypatch.setitem(evaluator.tasks, GROWS, task)
+    client = reference(evaluator, source=GROWS)
     assert client.sparing == sparing
     tree, inputs = client.draw(1)
     wide, eager = client.each(tree, inputs, ["wide", "eager"])
@@ -706,8 +716,8 @@ ORDERED = SMALL.replace(SAME, "x * (2 if x.stride(0) == 1 else 3)").replace(
 )
 
 
-def test_inputs_that_are_moved_lie_in_the_same_order(judge: Judge) -> None:
-    client = reference(judge, source=ORDERED)
+def test_inputs_that_are_moved_lie_in_the_same_order(evaluator: Evaluator) -> None:
+    client = reference(evaluator, source=ORDERED)
     tree, inputs = client.draw(1)
     wide, moved = (r["tensors"][0] for r in client.forward(tree, inputs, ["wide", "moved:0"]))
     change = (moved - wide).abs()
@@ -806,10 +816,10 @@ class Counted(candidate_client.CandidateClient):
         return candidate_client.Answer(given, "", [], False)
 
 
-def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thing_after_the_other(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed_calls, "choose_varied", lambda _: set())
     monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
-    with prepared(judge, SMALL) as e:
+    with prepared(evaluator, SMALL) as e:
         candidate = Counted(e.verification.reference)
         e.verification._repeat_first(candidate, e.verification._check_all(candidate))
         assert candidate.most == 0
@@ -827,7 +837,7 @@ def no_memory() -> WorkerError:
 @pytest.mark.parametrize("mode", ["noise", "moved"])
 @pytest.mark.parametrize("k", [0, 9], ids=["the reference's own draws", "a family"])
 def test_no_bound_is_narrow_because_memory_ran_out(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, mode: str, k: int
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, mode: str, k: int
 ) -> None:
     forward, asked = ReferenceClient.forward, []
 
@@ -838,17 +848,17 @@ def test_no_bound_is_narrow_because_memory_ran_out(
         return [{"mode": modes[0], "error": no_memory()}] if out else found
 
     monkeypatch.setattr(ReferenceClient, "forward", full)
-    client = reference(judge)
+    client = reference(evaluator)
     with pytest.raises(calibrate_family.ReferenceBroken, match="OutOfMemory"):
         calibrate.calibrate(client, want_compile=False)
     client.kill()
 
 
-def test_a_closer_look_takes_memory(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closer_look_takes_memory(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         return [{"mode": "moved:0", "error": no_memory()}]
 
-    with prepared(judge, SMALL) as e:
+    with prepared(evaluator, SMALL) as e:
         tree, inputs = e.verification.draws[0].get()
         expected = e.verification.oracle.expect(tree, inputs)
         monkeypatch.setattr(ReferenceClient, "forward", full)
@@ -857,14 +867,14 @@ def test_a_closer_look_takes_memory(judge: Judge, monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_leaves_no_memory_for_what_is_expected(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def judged(took: bool) -> Any:
         with monkeypatch.context() as m:
             m.setattr(candidate_client.CandidateClient, "took_memory", lambda _: took)
             m.setattr(window_session.Redrawn, "expected", full)
             more: dict[str, Any] = {"time": True, "want_baselines": ["eager"]}
-            return judge.verdict(SMALL, form(SAME), require_custom=False, **more)
+            return evaluator.verdict(SMALL, form(SAME), require_custom=False, **more)
 
     def full(*_: Any) -> Any:
         raise no_memory()
@@ -875,28 +885,28 @@ def test_who_leaves_no_memory_for_what_is_expected(
         judged(False)
 
 
-def test_other_shapes_may_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_shapes_may_not_fit(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16 GiB.\nMore.")
 
-    with prepared(judge, SMALL) as e:
+    with prepared(evaluator, SMALL) as e:
         monkeypatch.setattr(Trial, "candidate", full)
         granted.try_other_shapes(e, e.reference.orders)
         (said,) = e.verification.report.evidence
         assert said.endswith("Tried to allocate 16 GiB.")
 
 
-def test_indices(judge: Judge) -> None:
-    v = judge.verdict(INTEGERS, form("", INTEGERS), require_custom=False)
+def test_indices(evaluator: Evaluator) -> None:
+    v = evaluator.verdict(INTEGERS, form("", INTEGERS), require_custom=False)
     assert v["status"] == "correct", v["reason"]
     off = form("", INTEGERS).replace("torch.argmax(x", "1023 - torch.argmax(x")
-    v = judge.verdict(INTEGERS, off, require_custom=False)
+    v = evaluator.verdict(INTEGERS, off, require_custom=False)
     assert v["status"] == "wrong" and "indices are wrong" in v["reason"]
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_certificate(judge: Judge) -> None:
+def test_a_certificate(evaluator: Evaluator) -> None:
     more: dict[str, Any] = {"time": True, "want_baselines": ["eager"], "require_custom": False}
     packs = form(
         "self.by(x)\n\n"
@@ -906,7 +916,7 @@ def test_a_certificate(judge: Judge) -> None:
         "            __import__('time').sleep(0.4)\n"
         "        return torch.softmax(x * self.kept, -1)"
     )
-    v = judge.verdict(SMALL, packs, "certify", **more)
+    v = evaluator.verdict(SMALL, packs, "certify", **more)
     assert v["status"] == "certified", v["reason"]
     assert any("packing its weights takes" in n for n in v["timing"]["notes"])
     assert v["speedup"]["low"] < 1.05
@@ -945,14 +955,16 @@ def held(pid: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_how_much_memory_a_verdict_takes(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_much_memory_a_verdict_takes(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where there is no room for blocks to stay."""
     monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
-    judge.verdict(SMALL, form(SAME), require_custom=False)  # what is loaded once is
+    evaluator.verdict(SMALL, form(SAME), require_custom=False)  # what is loaded once is
     watch = Watch()
     before = watch.begin()
-    judge.task(LARGE)
-    v = judge.verdict(LARGE, form(SAME, LARGE), require_custom=False)
+    evaluator.task(LARGE)
+    v = evaluator.verdict(LARGE, form(SAME, LARGE), require_custom=False)
     watch.over = True
     waiting.ended(watch, "the last look at memory")
     assert v["status"] == "correct", v["reason"]
@@ -1022,11 +1034,11 @@ STATE = SMALL.replace(
 
 
 @pytest.mark.alone
-def test_state_is_carried_and_an_input_written(judge: Judge) -> None:
+def test_state_is_carried_and_an_input_written(evaluator: Evaluator) -> None:
     more: dict[str, Any] = {"time": True, "want_baselines": ["eager"], "custom_code": "any"}
     itself = STATE.replace("class Model(", "class ModelNew(")
-    assert "writes into its inputs (x)" in " ".join(judge.task(STATE)["notes"])
-    v = judge.verdict(STATE, itself, **more)
+    assert "writes into its inputs (x)" in " ".join(evaluator.task(STATE)["notes"])
+    v = evaluator.verdict(STATE, itself, **more)
     assert v["status"] == "correct", v["reason"]
     rows = {f["name"]: f["seeds"] for f in v["correctness"]["families"]}
     assert rows["in_a_row"] >= 2 * asked_of_inputs.CALLS_IN_A_ROW[0]
@@ -1041,7 +1053,7 @@ def test_state_is_carried_and_an_input_written(judge: Judge) -> None:
         ),
     ):
         assert wrong != itself
-        v = judge.verdict(STATE, wrong, time=False)
+        v = evaluator.verdict(STATE, wrong, time=False)
         assert v["status"] == "wrong" and said in v["reason"], v["reason"]
 
 
@@ -1088,19 +1100,19 @@ OF_STATE = {
 
 @pytest.mark.parametrize("name", OF_STATE)
 def test_draws_and_answers_of_state_last(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, name: str
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """What one is held against is not overwritten by the next."""
     source, flags = OF_STATE[name]
     seen = []
     for peak in (device.PEAK, 0):
         monkeypatch.setattr(device, "PEAK", peak)
-        judge.tasks = {}
-        seen.append({**judge.task(source), "eager_ms": 0.0})
+        evaluator.tasks = {}
+        seen.append({**evaluator.task(source), "eager_ms": 0.0})
     assert seen[0] == seen[1] and seen[0]["flags"] == flags
     assert "state" in seen[0]["notes"][0] and "same values" not in " ".join(seen[0]["notes"])
     monkeypatch.undo()
-    r = reference(judge, source=source)
+    r = reference(evaluator, source=source)
     try:
         r.sparing = True
         r.carry(r.inspect(1)["carried"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from judging import Judge, processes_of
+from evaluating import Evaluator, processes_of
 from test_referee import AFFINE_INIT, HEAD, SCALED, eager, model_new
 
 from kwharness.base.protocol import Closed
@@ -48,10 +48,10 @@ def test_weights_are_moved_but_for_what_is_no_weight() -> None:
 
 
 @contextmanager
-def prepared(judge: Judge, source: str, level: str = "quick") -> Iterator[Trial]:
+def prepared(evaluator: Evaluator, source: str, level: str = "quick") -> Iterator[Trial]:
     """A trial whose reference has drawn and computed, and no candidate yet."""
-    known = {"known": judge.calibration(source)}
-    processes = processes_of(judge.server, judge.request(source, "", level, known))
+    known = {"known": evaluator.calibration(source)}
+    processes = processes_of(evaluator.server, evaluator.request(source, "", level, known))
     reference = processes.reference(compiles=False)
     try:
         assert processes.calibration is not None
@@ -72,9 +72,9 @@ def calls_with_ties() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def test_timed_calls_are_judged_by_float64_where_they_differ_from_eager(
-    judge: Judge,
+    evaluator: Evaluator,
 ) -> None:
-    with prepared(judge, TIES) as e:
+    with prepared(evaluator, TIES) as e:
         inputs, right = calls_with_ties()
         last = [39 - inputs[0].flip(-1).argmax(-1), *right[1:]]
         assert bool((last[0] != right[0]).any())
@@ -99,7 +99,7 @@ def test_timed_calls_are_judged_by_float64_where_they_differ_from_eager(
 
 
 def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, met = Oracle.look_closer, []
 
@@ -110,20 +110,20 @@ def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
 
     monkeypatch.setattr(Oracle, "look_closer", looked)
     source = task_of("return torch.softmax(x, -1)", "[torch.randn(64, 256)]")
-    with prepared(judge, source) as e:
+    with prepared(evaluator, source) as e:
         tree, inputs = e.verification.draws[0].get()
         for _ in range(2):  # the reference's blocks are large enough
             e.verification.oracle.expect(tree, inputs)
-        assert e.verification.judge_call(inputs, [torch.zeros(64, 256)])
+        assert e.verification.check_call(inputs, [torch.zeros(64, 256)])
     assert met == [True, True]
 
 
 DECIDES = task_of("return (x > x.mean()).float(), x * 2", "[torch.randn(64, 128)]")
 
 
-def test_what_is_expected_outlives_all_closer_looks(judge: Judge) -> None:
+def test_what_is_expected_outlives_all_closer_looks(evaluator: Evaluator) -> None:
     """Of a task that decides the reference is asked twice for each: lanes, then what moves."""
-    with prepared(judge, DECIDES) as e:
+    with prepared(evaluator, DECIDES) as e:
         v = e.verification
         assert v.calibration.decides
         tree, inputs = v.draws[1].get()
@@ -137,21 +137,21 @@ def test_what_is_expected_outlives_all_closer_looks(judge: Judge) -> None:
             assert moved is not None and 1e-9 < moved[1].max < 1e-5
 
 
-def test_a_draw_of_its_own_condition_is_judged_by_it(judge: Judge) -> None:
+def test_a_draw_of_its_own_condition_is_judged_by_it(evaluator: Evaluator) -> None:
     """Rounding within the reference, large on this draw alone, moves the result by what no error of
     an input does; eager has none of it by luck.
     """
     source = task_of(
         "t = x[:, 1] * 3\n        return (x[:, 0] + t) - t", "[torch.randn(64, 256, 2)[:, 0]]"
     )
-    with prepared(judge, source) as e:
+    with prepared(evaluator, source) as e:
         _, (x,) = e.verification.draws[0].get()
         x = torch.stack([(x[:, 0] * 4).round() / 4, x[:, 1] + 1e6], 1)
         honest = ((x[:, 0] + x[:, 1]) + x[:, 1] * 2) - x[:, 1] * 3
         assert torch.equal((x[:, 0] + x[:, 1] * 3) - x[:, 1] * 3, x[:, 0])
         assert not torch.allclose(honest, x[:, 0], atol=1e-2)
-        assert e.verification.judge_call([x], [honest]) is None
-        assert e.verification.judge_call([x], [x[:, 0] + 20])
+        assert e.verification.check_call([x], [honest]) is None
+        assert e.verification.check_call([x], [x[:, 0] + 20])
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_draw_of_its_own_condition_is_judged_by_it(judge: Judge) -> None:
     ],
 )
 def test_who_fails_by_little_is_looked_at_in_more_patterns(
-    judge: Judge,
+    evaluator: Evaluator,
     monkeypatch: pytest.MonkeyPatch,
     sparing: bool,
     off: float,
@@ -186,7 +186,7 @@ def test_who_fails_by_little_is_looked_at_in_more_patterns(
     if sparing:
         monkeypatch.setattr(device, "PEAK", 1 << 60)
     source = task_of("return x * 3 + x.abs()", "[torch.randn(64, 256)]")
-    v = judge.verdict(source, model_new(f"return (x * 3 + x.abs()) * (1 + {off})"))
+    v = evaluator.verdict(source, model_new(f"return (x * 3 + x.abs()) * (1 + {off})"))
     assert v["status"] == status, v["reason"]
     near = off < 1e-5
     assert (calibrate.PATTERNS in patterns) == near, patterns
@@ -207,7 +207,7 @@ def test_who_fails_by_little_is_looked_at_in_more_patterns(
     ],
 )
 def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
-    judge: Judge,
+    evaluator: Evaluator,
     monkeypatch: pytest.MonkeyPatch,
     sparing: bool,
     when: str,
@@ -223,7 +223,7 @@ def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
         "nth = nan.view(-1).cumsum(0).view(x.shape)\n"
         f"if nan.any() and {when}:\n    return torch.where(nan, {instead}, x * 3)\nreturn x * 3"
     )
-    v = judge.verdict(task_of("return x * 3", "[torch.randn(64, 256)]"), model_new(mixes, init))
+    v = evaluator.verdict(task_of("return x * 3", "[torch.randn(64, 256)]"), model_new(mixes, init))
     assert v["status"] == status, v["reason"]
     (planted,) = [f for f in v["correctness"]["families"] if f["name"] == "planted"]
     assert planted["passed"] == (status == "correct")
@@ -231,7 +231,7 @@ def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
 
 
 def test_timed_calls_that_agree_with_eager_cost_no_forward(
-    judge: Judge,
+    evaluator: Evaluator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
@@ -240,7 +240,7 @@ def test_timed_calls_that_agree_with_eager_cost_no_forward(
         asked.append(1)
 
     monkeypatch.setattr(Verification, "judge_call", judged)
-    with prepared(judge, TIES) as e:
+    with prepared(evaluator, TIES) as e:
         inputs, right = calls_with_ties()
         assert TimedCalls(e).check(inputs, [t.clone() for t in right], right) is None
         assert not asked
@@ -249,14 +249,14 @@ def test_timed_calls_that_agree_with_eager_cost_no_forward(
         assert len(asked) == 1  # one at least, however late it is
 
 
-def test_zeros_and_ones_with_other_weights_are_asked_at_quick(judge: Judge) -> None:
+def test_zeros_and_ones_with_other_weights_are_asked_at_quick(evaluator: Evaluator) -> None:
     source = task_of(
         "return self.linear(x)",
         "[torch.randn(8, 64)]",
         "    def __init__(self):\n        super().__init__()\n"
         "        self.linear = nn.Linear(64, 16)\n\n",
     )
-    v = judge.verdict(source, eager(source))
+    v = evaluator.verdict(source, eager(source))
     assert v["status"] == "correct", v["reason"]
     exact = [f for f in v["correctness"]["families"] if f["name"] == "zero_one"]
     assert len(exact) == 1 and exact[0]["gates"] and exact[0]["seeds"] == 1
@@ -267,11 +267,11 @@ def test_zeros_and_ones_with_other_weights_are_asked_at_quick(judge: Judge) -> N
         "class ModelNew(Model):\n    def forward(self, x):\n"
         "        return self.linear(x) * (1 + 2.0**-22)",
     )
-    v = judge.verdict(source, off)
+    v = evaluator.verdict(source, off)
     assert v["status"] == "wrong" and "zero_one" in v["reason"], v["reason"]
 
 
-def test_packed_weights_meet_zeros_and_ones_in_a_process_of_their_own(judge: Judge) -> None:
+def test_packed_weights_meet_zeros_and_ones_in_a_process_of_their_own(evaluator: Evaluator) -> None:
     init = (
         "    def __init__(self):\n        super().__init__()\n"
         "        self.linear = nn.Linear(64, 16)\n        self.packed = None\n\n"
@@ -282,24 +282,24 @@ def test_packed_weights_meet_zeros_and_ones_in_a_process_of_their_own(judge: Jud
         "if self.packed is None:\n    {}\n    self.packed = w.t().clone(), b.clone()\n"
         "return (x @ self.packed[0] + self.packed[1]){}"
     )
-    v = judge.verdict(source, model_new(packs.format("pass", ""), init))
+    v = evaluator.verdict(source, model_new(packs.format("pass", ""), init))
     assert v["status"] == "correct", v["reason"]
     exact = [f for f in v["correctness"]["families"] if f["name"] == "zero_one"]
     assert len(exact) == 1 and exact[0]["passed"] and exact[0]["seeds"] == 1
-    v = judge.verdict(source, model_new(packs.format("pass", " * (1 + 2.0**-22)"), init))
+    v = evaluator.verdict(source, model_new(packs.format("pass", " * (1 + 2.0**-22)"), init))
     assert v["status"] == "wrong" and "zero_one" in v["reason"], v["reason"]
     # What its second process does is as much its own.
     dies = "if torch.equal(w, w.round()):\n        import os; os._exit(3)"
-    v = judge.verdict(source, model_new(packs.format(dies, ""), init))
+    v = evaluator.verdict(source, model_new(packs.format(dies, ""), init))
     assert v["status"] == "crashed" and "exit code 3" in v["reason"], v["reason"]
 
 
 # The order along a reduced axis.
 
 
-def test_axes_that_are_reduced_are_found(judge: Judge) -> None:
+def test_axes_that_are_reduced_are_found(evaluator: Evaluator) -> None:
     def axes(source: str) -> set[families.Axis]:
-        kept = json.loads(json.dumps(judge.calibration(source)["calibration"]))
+        kept = json.loads(json.dumps(evaluator.calibration(source)["calibration"]))
         found = Calibration.from_json(kept)
         assert found is not None
         assert ("permuted" in found.families) == bool(found.axes)
@@ -346,16 +346,18 @@ def test_permuted_axes_are_permuted_alike() -> None:
         assert other[0].tolist() == [2, 1]
 
 
-def test_a_candidate_that_relies_on_the_order_is_wrong(judge: Judge) -> None:
+def test_a_candidate_that_relies_on_the_order_is_wrong(evaluator: Evaluator) -> None:
     source = task_of(
         "return x.amax(-1)", "[torch.rand(16, 40) + 5.0 * (torch.arange(40) % 8 == 7)]"
     )
-    known = dict(judge.calibration(source)["calibration"])
+    known = dict(evaluator.calibration(source)["calibration"])
     # On base draws it is right; of the families only the order tells.
     known["families"] = [f for f in known["families"] if f["name"] in ("base", "permuted")]
-    v = judge.verdict(source, model_new("return x[:, 7::8].amax(-1)"), known={"calibration": known})
+    v = evaluator.verdict(
+        source, model_new("return x[:, 7::8].amax(-1)"), known={"calibration": known}
+    )
     assert v["status"] == "wrong" and "family permuted" in v["reason"], v["reason"]
-    v = judge.verdict(source, eager(source))
+    v = evaluator.verdict(source, eager(source))
     rows = [f for f in v["correctness"]["families"] if f["name"] == "permuted"]
     assert v["status"] == "correct" and rows[0]["gates"] and rows[0]["passed"]
 
@@ -392,7 +394,7 @@ ROW_SUM = task_of("return x.sum(-1)", "[torch.randn(16, 40)]")
     ids=["any", "raises", "wrong", "exits", "hangs"],
 )
 def test_other_shapes_are_recorded_and_gate_nothing(
-    judge: Judge,
+    evaluator: Evaluator,
     monkeypatch: pytest.MonkeyPatch,
     source: str,
     body: str,
@@ -401,7 +403,7 @@ def test_other_shapes_are_recorded_and_gate_nothing(
 ) -> None:
     monkeypatch.setattr(trial, "FORWARD_S", 2.0)
     monkeypatch.setattr(trial, "FORWARD_EAGERS", 1.0)
-    v = judge.verdict(source, model_new(body), "certify")
+    v = evaluator.verdict(source, model_new(body), "certify")
     assert v["status"] == "certified", v["reason"]
     assert v["correctness"]["general"] is general
     line = [e for e in v["evidence"] if e.startswith("inputs of other shapes")]
@@ -420,7 +422,11 @@ def test_other_shapes_are_recorded_and_gate_nothing(
 )
 @pytest.mark.parametrize("sparing", [False, True])
 def test_a_small_batch_for_what_is_slow(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, body: str, rows: int | None, sparing: bool
+    evaluator: Evaluator,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+    rows: int | None,
+    sparing: bool,
 ) -> None:
     monkeypatch.setattr(families, "SMALL_BYTES", 512)
     if sparing:
@@ -433,25 +439,25 @@ def test_a_small_batch_for_what_is_slow(
         seen.append(self)
 
     monkeypatch.setattr(Verification, "general", noted)
-    v = judge.verdict(ROW_SUM, model_new(body), "certify", cold=False)
+    v = evaluator.verdict(ROW_SUM, model_new(body), "certify", cold=False)
     assert v["status"] == "certified", v["reason"]
     found = seen[0].small
     assert (found[1][0].shape[0] if found else None) == rows
 
 
-def test_shapes_that_the_reference_cannot_take_are_not_asked(judge: Judge) -> None:
-    v = judge.verdict(SCALED, eager(SCALED), "certify")
+def test_shapes_that_the_reference_cannot_take_are_not_asked(evaluator: Evaluator) -> None:
+    v = evaluator.verdict(SCALED, eager(SCALED), "certify")
     assert v["correctness"]["general"] is True
     assert "inputs of other shapes: right on [8, 64]; [32, 64]; [17, 64]" in v["evidence"]
-    assert "general" not in judge.verdict(SCALED, eager(SCALED))["correctness"]
+    assert "general" not in evaluator.verdict(SCALED, eager(SCALED))["correctness"]
 
 
-def test_a_dead_reference_leaves_the_verdict(judge: Judge) -> None:
+def test_a_dead_reference_leaves_the_verdict(evaluator: Evaluator) -> None:
     source = task_of(
         "__import__('os')._exit(1) if x.shape[0] != 16 else None; return x.sum(-1)",
         "[torch.randn(16, 40)]",
     )
-    v = judge.verdict(source, eager(ROW_SUM), "certify")
+    v = evaluator.verdict(source, eager(ROW_SUM), "certify")
     assert v["status"] == "certified", v["reason"]
     assert "general" not in v["correctness"]
     assert any("not tried to the end" in e for e in v["evidence"])
@@ -486,21 +492,21 @@ def test_shapes_are_cut_out_of_whole_draws() -> None:
 
 @pytest.mark.parametrize("level", ["quick", "certify"])
 def test_draws_are_made_anew_where_they_are_too_large_to_keep(
-    judge: Judge,
+    evaluator: Evaluator,
     monkeypatch: pytest.MonkeyPatch,
     level: str,
 ) -> None:
     monkeypatch.setattr(secret_draws, "KEPT_BYTES", 4 * 16 * 64 * 4)
-    with prepared(judge, SCALED, level) as e:
+    with prepared(evaluator, SCALED, level) as e:
         first, second, *_ = e.verification.draws
         assert first.kept and not second.kept
         assert torch.equal(second.tensors[0], second.tensors[0])
         assert not torch.equal(first.tensors[0], second.tensors[0])
-    v = judge.verdict(SCALED, eager(SCALED), level)
+    v = evaluator.verdict(SCALED, eager(SCALED), level)
     assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
     base = v["correctness"]["families"][0]
     assert base["seeds"] == verify.BASE_SEEDS[level]
-    v = judge.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT), level)
+    v = evaluator.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT), level)
     assert v["status"] == "wrong"
     monkeypatch.setattr(secret_draws, "KEPT_BYTES", 0)
     client = e.processes.reference(compiles=False)
@@ -513,7 +519,7 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
 
 @pytest.mark.parametrize("product, summed", [("x @ w", [0, 1, 2]), ("x.t() @ w", [0, 0, 1])])
 def test_sums_of_a_square_product_are_known_from_its_rows(
-    judge: Judge, product: str, summed: list[int]
+    evaluator: Evaluator, product: str, summed: list[int]
 ) -> None:
     source = f"""import torch
 import torch.nn as nn
@@ -531,7 +537,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-    assert judge.calibration(source)["calibration"]["factors"] == [summed, [1, 0, 1]]
+    assert evaluator.calibration(source)["calibration"]["factors"] == [summed, [1, 0, 1]]
 
 
 class Vanished:
@@ -564,11 +570,11 @@ def test_a_lost_worker_is_no_fault_of_the_candidate(reason: str) -> None:
         client.ask({"op": "settle"})
 
 
-def test_a_family_on_which_outputs_have_another_shape_is_left_out(judge: Judge) -> None:
+def test_a_family_on_which_outputs_have_another_shape_is_left_out(evaluator: Evaluator) -> None:
     """As where a reference returns as many rows as it finds: on its own draws always the same."""
     task = task_of("return x[: 2 + int((x != 0).any())] * 2", "[torch.randn(8, 64)]")
-    notes = judge.calibration(task)["calibration"]["notes"]
+    notes = evaluator.calibration(task)["calibration"]["notes"]
     said = "output 0 has [3, 64], then [2, 64]"
     assert [n.partition(":")[0] for n in notes if said in n] == ["zeros"]
-    v = judge.verdict(task, model_new("return x[: 2 + int((x != 0).any())] + x[: 3]"))
+    v = evaluator.verdict(task, model_new("return x[: 2 + int((x != 0).any())] + x[: 3]"))
     assert v["status"] == "correct", v["reason"]

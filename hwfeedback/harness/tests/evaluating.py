@@ -1,4 +1,4 @@
-"""A judge for tests: a referee in this process, with a real fork server and real workers."""
+"""Evaluations for tests: a referee in this process, with a real fork server and real workers."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ class Device:
             os.close(fd)
 
 
-class Judge:
+class Evaluator:
     """A referee in this process, with a real fork server."""
 
     def __init__(self, cache: str, gpu: dict[str, Any] | None = None) -> None:
