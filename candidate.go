@@ -17,8 +17,8 @@ const (
 	CPP    Language = "cpp"
 )
 
-// Languages have one row each: what all of Go knows of a language but its prompts,
-// which are files by its name. The first row of a kind of device is the language of
+// Languages have one row each. Prompts and skills are files by a language's name, and
+// docs/code-map.md lists what else there is of one. The first row of a kind of device is the language of
 // candidates there where nobody says which.
 var Languages = []struct {
 	Name   Language

@@ -164,7 +164,7 @@ func (t *trained) hardware(ctx context.Context, c episodes.Conditions) (episodes
 	if e == nil {
 		log := t.room.log
 		o := t.room.options(func(stage, note string) { log.Debug(stage, "note", note) })
-		o.StrictInputs = c.StrictInputs
+		o.StrictInputs, o.Milestone = c.StrictInputs, episodes.Margin
 		var err error
 		if e, err = t.room.evaluator(ctx, o); err != nil {
 			return nil, err

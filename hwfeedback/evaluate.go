@@ -420,6 +420,9 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, cand kernelwright.Candida
 	if level == kernelwright.Certify {
 		effort = e.options.CertifyTime.String()
 	}
+	if level == kernelwright.Quick && e.options.Milestone > 0 {
+		effort = fmt.Sprintf("beaten by %g", e.options.Milestone)
+	}
 	return joinKey(kernelwright.HashText(task.Source), kernelwright.HashText(cand.Source), string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.Device().Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
 		strings.Join(against, " "), e.versionsKey(), cutlassOf(cand.Source), effort, strictness(e.options.StrictInputs), e.options.CustomCode)
@@ -602,6 +605,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 		StrictInputs:  e.options.StrictInputs,
 		CustomCode:    e.options.CustomCode,
 		CertifyS:      e.options.CertifyTime.Seconds(),
+		Milestone:     e.options.Milestone,
 		Ceilings:      device.Ceilings,
 		Specs:         device.Specs,
 		Version:       kernelwright.Version,

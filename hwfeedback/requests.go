@@ -114,6 +114,7 @@ type evaluateBody struct {
 	CustomCode    string                       `json:"custom_code"`             // of CustomCode
 	Explain       bool                         `json:"explain,omitempty"`       // what policy forbids is evaluated, too, and counts nowhere
 	CertifyS      float64                      `json:"certify_s"`               // Options.CertifyTime
+	Milestone     float64                      `json:"milestone,omitempty"`     // Options.Milestone
 	Ceilings      kernelwright.Ceilings        `json:"ceilings"`
 	Specs         kernelwright.Specs           `json:"specs"`
 	Version       string                       `json:"kernelwright_version"`

@@ -2,16 +2,17 @@ package episodes
 
 import "github.com/kernelwright/kernelwright"
 
-// margin is by how much a candidate has to beat a baseline: the interval's lower
-// end clears it (CUDA Agent, arXiv 2602.24286).
-const margin = 0.05
+// Margin is by how much a candidate has to beat a baseline: the interval's lower
+// end clears it (CUDA Agent, arXiv 2602.24286). Timing may end once that is certain
+// (hwfeedback.Options.Milestone).
+const Margin = 0.05
 
 // Reward is the milestone that a verdict reached. nil is a policy that left no
 // candidate.
 func Reward(v *kernelwright.Verdict) int {
 	return milestone(v, func(baseline string) bool {
 		s, measured := v.Speedups[baseline]
-		return measured && s.Wins(margin)
+		return measured && s.Wins(Margin)
 	})
 }
 
@@ -22,7 +23,7 @@ func most(v *kernelwright.Verdict) int {
 	return milestone(v, func(baseline string) bool {
 		s, measured := v.Speedups[baseline]
 		noisy := s.Vague() || v.Timing.Disturbed
-		return !measured && baseline == eager || measured && (s.Wins(margin) || noisy && s.High > 1+margin)
+		return !measured && baseline == eager || measured && (s.Wins(Margin) || noisy && s.High > 1+Margin)
 	})
 }
 

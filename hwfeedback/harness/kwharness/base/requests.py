@@ -140,6 +140,8 @@ class Timed(Message):
     want_baselines: list[str] = field(default_factory=list)  # empty: all of PyTorch's
     named: list[NamedBaseline] = field(default_factory=list)
     certify_s: float = 0.0  # of the rounds at CERTIFY; 0: as usual
+    # At QUICK all that is asked is which baselines are beaten by this share; 0: how much.
+    milestone: float = 0.0
     profile: str = ""  # "selected", "full"; "": none
 
 

@@ -1,4 +1,6 @@
-"""The forms in which candidates have custom code made: to add a language, add a row."""
+"""The forms in which candidates have custom code built: a row each, which is all that a build needs
+of one. docs/code-map.md lists what else a language takes.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ CALLS = re.compile("|".join(f.calls.pattern for f in FORMS if f.calls is not Non
 LANGUAGES = ("cpp", "cuda")
 
 
-def called(name: str) -> Form | None:
+def of_call(name: str) -> Form | None:
     """Returns the form that a function of this dotted name is called for."""
     return next((f for f in FORMS if f.calls is not None and f.calls.fullmatch(name)), None)
 
 
-def built(kind: str) -> Form:
+def of_kind(kind: str) -> Form:
     """Returns the form of a kind of requests. Raises KeyError."""
     found = next((f for f in FORMS if f.kind == kind and f.compile is not None), None)
     if found is None:
@@ -54,7 +56,7 @@ def checked_request(raw: Any, arch: str, *, whole: bool = False) -> Request:
         raise ValueError("not a dict")
     if raw.get("language", "cpp") not in LANGUAGES:
         raise ValueError("language")
-    form = built(raw["kind"])
+    form = of_kind(raw["kind"])
     assert form.checked is not None
     cuda = form.for_a_gpu(raw)
     if cuda and not arch:
@@ -65,8 +67,8 @@ def checked_request(raw: Any, arch: str, *, whole: bool = False) -> Request:
         raise Failed("rejected", str(e)) from e
 
 
-def compiled(request: Request, folder: str, light: str = "") -> Report:
+def compile_request(request: Request, folder: str, light: str = "") -> Report:
     """Compiles a request in a folder. ``light``: the folder of our lighter headers, or ""."""
-    form = built(request["kind"])
+    form = of_kind(request["kind"])
     assert form.compile is not None
     return form.compile(request, folder, light)

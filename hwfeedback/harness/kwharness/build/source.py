@@ -255,7 +255,7 @@ def _language(tree: ast.Module) -> tuple[str, str]:
     used = [f for f in forms.FORMS if f.module and _imports(tree, f.module)]
     language = used[0].kind if used else "cpp"
     for node in ast.walk(tree):
-        form = forms.called(_dotted(node.func, aliases)) if isinstance(node, ast.Call) else None
+        form = forms.of_call(_dotted(node.func, aliases)) if isinstance(node, ast.Call) else None
         if form is not None and isinstance(node, ast.Call):
             language = form.language(node) or language
             used.append(form)

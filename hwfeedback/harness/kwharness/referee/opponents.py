@@ -172,7 +172,9 @@ class Opponents:
 
     def _budget(self) -> Budget:
         usual = budget_of(self.context.level, self.context.device)
-        return replace(usual, rounds_s=self.context.request.timed.certify_s or usual.rounds_s)
+        asked = self.context.request.timed
+        rounds_s = asked.certify_s or usual.rounds_s
+        return replace(usual, rounds_s=rounds_s, milestone=asked.milestone)
 
     def _draw_of(self, trial: Trial) -> Callable[[int], list[torch.Tensor]]:
         """Returns what draws the contents of timed calls, by their number."""

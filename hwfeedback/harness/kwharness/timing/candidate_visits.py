@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -11,7 +12,7 @@ from kwharness.attribution.stack_samples import Sampler, Seen
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.timing import window_samples
-from kwharness.timing.visit import Visit
+from kwharness.timing.visit import Settled, Visit
 from kwharness.timing.window_base import TOOK_MEMORY, CallFailed
 from kwharness.timing.window_runner import REPETITIONS, Runner
 from kwharness.timing.window_session import Session, TimedWorker
@@ -46,7 +47,12 @@ class CandidateVisits:
         return None
 
     def visit(
-        self, seconds: float, owed: int = REPETITIONS, *, watched: bool = False
+        self,
+        seconds: float,
+        owed: int = REPETITIONS,
+        *,
+        watched: bool = False,
+        settled: Settled | None = None,
     ) -> tuple[list[window_samples.Sample], str | None]:
         """Returns what a new process shows, and one sentence where an output is wrong.
 
@@ -63,7 +69,9 @@ class CandidateVisits:
                 return [], wrong
             if watched:
                 return [], self._watch(session)
-            return self._timed(worker, session, seconds, owed)
+            return self._timed(
+                worker, session, partial(Visit.run, seconds=seconds, owed=owed, settled=settled)
+            )
         except (torch.OutOfMemoryError, CudaError, WorkerError) as e:
             # The reference's worker may say so: it draws, and computes what is expected.
             if not ran_out(e) or not worker.took_memory():
@@ -75,11 +83,14 @@ class CandidateVisits:
             worker.kill()
 
     def _timed(
-        self, worker: TimedWorker, session: Session, seconds: float, owed: int
+        self,
+        worker: TimedWorker,
+        session: Session,
+        run: Callable[[Visit], list[window_samples.Sample]],
     ) -> tuple[list[window_samples.Sample], str | None]:
         runner = self._runner
         visit = Visit(runner, session, checked=True, trusted=False)
-        block = visit.run(seconds, owed)
+        block = run(visit)
         if visit.wrong is not None:
             return block, visit.wrong
         if not self.counts and runner.device.kind == "cpu":

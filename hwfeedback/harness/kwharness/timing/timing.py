@@ -78,6 +78,7 @@ from kwharness.timing import (
     budgets,
     clocks,
     measurement,
+    milestones,
     rounds,
     window_samples,
     windows_cuda,
@@ -335,7 +336,9 @@ class Timing:
     def _quick(self, candidate: CandidateVisits) -> Timed:
         known = self._known
         protocol = "baselines measured just before" if known.measured else "cached baselines"
-        block, wrong = candidate.visit(self._runner.budget.candidate_s)
+        budget = self._runner.budget
+        settled = self._settled if budget.milestone else None
+        block, wrong = candidate.visit(budget.candidate_s, settled=settled)
         visits = window_samples.Visits([block])
         if wrong is not None or not visits.kind("fresh"):
             return self._wrong(wrong or "no window could be timed", protocol)
@@ -349,6 +352,21 @@ class Timing:
         if wins and unsure and self.device.kind == "cpu":
             return self._interleaved(candidate, rounds.QUICK_ROUNDS, rounds.QUICK_ROUNDS)
         return self._result(candidate, visits, assessed, speedups, protocol)
+
+    def _settled(self, block: list[window_samples.Sample]) -> bool:
+        """Whether it is certain of each baseline that matters whether it is beaten by the
+        milestone: where eager is not, no other does.
+        """
+        if any(s.disturbed for s in block):
+            return False
+        visits, overhead = window_samples.Visits([block]), self._sentinel.overhead
+        names = sorted(self.records, key=lambda n: n != EAGER)
+        for name in names:
+            s = self._known.against(name, visits, "event", overhead)
+            beaten = milestones.beaten(s, self._runner.budget.milestone)
+            if beaten is None or (name == EAGER and not beaten):
+                return beaten is not None
+        return True
 
     def _interleaved(self, candidate: CandidateVisits, least: int, most: int) -> Timed:
         turns = Turns(self._runner, self._hooks.spawn_baseline, self._hooks.leave)

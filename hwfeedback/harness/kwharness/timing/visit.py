@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kwharness.timing import window_samples
 from kwharness.timing.window import Window
 from kwharness.timing.window_runner import PATTERN, REPETITIONS, Runner
 from kwharness.timing.window_session import Session
+
+Settled = Callable[[list[window_samples.Sample]], bool]
 
 
 class Visit:
@@ -30,10 +32,14 @@ class Visit:
         self._over = False
         self._fresh = self._calls = self._extra = 0
 
-    def run(self, seconds: float, owed: int = REPETITIONS) -> list[window_samples.Sample]:
+    def run(
+        self, seconds: float, owed: int = REPETITIONS, settled: Settled | None = None
+    ) -> list[window_samples.Sample]:
         """Runs the pattern for about this long.
 
-        ``owed`` repetitions are made even if they take longer, but not thrice as long.
+        ``owed`` repetitions are made even if they take longer, but not thrice as long. ``settled``
+        is asked what the samples tell, whenever they are twice as many: then the rest is not made,
+        but for inputs that verification met.
         """
         now = time.perf_counter()
         end = now + seconds
@@ -42,10 +48,14 @@ class Visit:
         # One of them comes when the visit is over, the others when nobody knows.
         due = sorted(now + seconds * self._runner.random.random() for _ in self._varied[1:])
         kinds = itertools.cycle(PATTERN)
+        look = PATTERN.count("fresh")  # all kinds have come then
         while True:
             now = time.perf_counter()
             enough = self._fresh >= window_samples.MIN_FRESH and (self._calls >= owed or now > hard)
             self._over = self._over or (now > end and enough)
+            if settled is not None and not self._over and enough and self._fresh >= look:
+                look = 2 * self._fresh
+                self._over = settled(self.samples)
             if self._over and not self._varied:
                 break
             if self._over or (due and now > due[0]):

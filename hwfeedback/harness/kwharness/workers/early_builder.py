@@ -50,10 +50,10 @@ def compiled(
     channel: Channel, request: dict[str, Any], light: str = "", *, with_torch: bool
 ) -> None:
     """Compiles a request and answers with the object."""
-    if forms.built(request["kind"]).needs_torch and not with_torch:
+    if forms.of_kind(request["kind"]).needs_torch and not with_torch:
         raise ValueError(f"{request['kind']} is compiled where torch is")
     with tempfile.TemporaryDirectory() as folder:
-        answer(channel, forms.compiled(request, folder, light))
+        answer(channel, forms.compile_request(request, folder, light))
 
 
 def answer(channel: Channel, report: dict[str, Any]) -> None:

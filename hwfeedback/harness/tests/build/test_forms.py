@@ -1,5 +1,5 @@
-"""Forms of custom code: what each row answers for, and that another row is all that it takes to
-have another one.
+"""Forms of custom code: what each row answers for, and that another row is all that a build needs
+of another one.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_another_language_is_a_row(tmp_path: pathlib.Path) -> None:
     (asked,) = noted.requests
     request = forms.checked_request(asked, "")
     assert request["request"] == asked["request"]
-    built = forms.compiled(request, str(tmp_path))["object"]
+    built = forms.compile_request(request, str(tmp_path))["object"]
     with open(built, "rb") as f:
         artifacts.install(artifacts.Objects([asked], [f.fileno()]))
         assert _run().forward(21) == 42
@@ -114,7 +114,7 @@ def test_its_requests_are_foreign(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="source"):
         forms.checked_request({"kind": "plain_c", "source": 1}, "")
     broken = forms.checked_request({"kind": "plain_c", "source": "int f( {"}, "")
-    report = forms.compiled(broken, str(tmp_path))
+    report = forms.compile_request(broken, str(tmp_path))
     assert not report["object"] and "main.c" in report["log"]
 
 
