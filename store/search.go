@@ -181,7 +181,7 @@ func (s *Store) standingSo(ctx context.Context, q Query) ([]Hit, error) {
 
 // runsSaying returns the runs in whose name, reason and hint every word occurs.
 func (s *Store) runsSaying(ctx context.Context, words string, limit int) ([]Hit, error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT id, task, task_name, reason, hint FROM runs WHERE reason <> '' ORDER BY id DESC`)
+	rows, err := s.read.QueryContext(ctx, `SELECT id, task, task_name, reason, hint FROM runs INDEXED BY runs_said WHERE reason <> '' ORDER BY id DESC`)
 	if err != nil {
 		return nil, err
 	}

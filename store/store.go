@@ -197,6 +197,11 @@ func openWriter(ctx context.Context, path string, steps []string, damage *atomic
 		triggers += events
 	}
 	if err == nil {
+		var noting string
+		noting, err = facetTriggers(ctx, write)
+		triggers += noting
+	}
+	if err == nil {
 		_, err = write.ExecContext(ctx, triggers)
 	}
 	if err != nil {

@@ -2,7 +2,6 @@ package ui
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -324,9 +323,6 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 	return view{Title: "Bench " + strconv.FormatInt(id, 10), At: "benches", Body: benchBody{id, page}}, err
 }
 
-// errEnough ends a reading of pairs.
-var errEnough = errors.New("enough")
-
 func (u *UI) auditPage(r *http.Request) (view, error) {
 	id, err := number(r, "audit")
 	if err != nil {
@@ -341,29 +337,20 @@ func (u *UI) auditPage(r *http.Request) (view, error) {
 			return view{}, bad("A page begins at a whole number.", "Go back to the first page.")
 		}
 	}
-	rows, err := u.audits.of(id, b.FinishedMS != 0, func() (rows []report.AuditRow, err error) {
-		err = u.o.Store.AuditPairs(r.Context(), id, func(p kernelwright.AuditPair) error {
-			rows = append(rows, slim(report.NewAuditRow(p)))
-			if len(rows) >= maxAuditPairs {
-				return errEnough
-			}
-			return nil
-		})
-		if errors.Is(err, errEnough) {
-			err = nil
-		}
-		return rows, err
+	counts, err := u.o.Store.AuditCounts(r.Context(), id)
+	if err != nil {
+		return view{}, err
+	}
+	err = u.o.Store.AuditPairsFrom(r.Context(), id, b.First, shownPairs, func(p kernelwright.AuditPair) error {
+		b.Rows = append(b.Rows, report.NewAuditRow(p))
+		return nil
 	})
 	if err != nil {
 		return view{}, err
 	}
-	b.All = len(rows)
-	counts := map[string]int{}
-	for _, row := range rows {
-		counts[string(row.Status)]++
-	}
 	for status, n := range counts {
-		b.Counts = append(b.Counts, auditCount{status, n})
+		b.Counts = append(b.Counts, auditCount{string(status), n})
+		b.All += n
 	}
 	slices.SortFunc(b.Counts, func(x, y auditCount) int {
 		if x.N != y.N {
@@ -371,18 +358,8 @@ func (u *UI) auditPage(r *http.Request) (view, error) {
 		}
 		return strings.Compare(x.Status, y.Status)
 	})
-	b.Rows = rows[min(b.First, len(rows)):min(b.First+shownPairs, len(rows))]
-	if b.First+shownPairs < len(rows) {
+	if b.First+shownPairs < b.All {
 		b.Next = b.First + shownPairs
 	}
 	return view{Title: "Audit " + strconv.FormatInt(id, 10), At: "audits", Body: b}, nil
-}
-
-// maxAuditPairs is how many pairs of an audit are looked at.
-const maxAuditPairs = 20000
-
-// slim is a row without what the page does not show.
-func slim(row report.AuditRow) report.AuditRow {
-	row.Correctness, row.Baselines, row.Assumes, row.Hint = nil, nil, nil, ""
-	return row
 }

@@ -186,7 +186,18 @@ func (w *writer) write(ctx context.Context, first, last int64, draw func(int64) 
 		fmt.Fprintf(os.Stderr, "\r%d of %d runs, %v ", w.runs, last, time.Since(began).Round(time.Second))
 	}
 	fmt.Fprintln(os.Stderr)
-	return nil
+	if first == last {
+		return nil
+	}
+	tx, err := w.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := store.SumCharges(ctx, tx); err != nil {
+		_ = tx.Rollback() // the error before it is the one to tell
+		return err
+	}
+	return tx.Commit()
 }
 
 func (w *writer) prepare(d drawn) (preparedRun, error) {
@@ -257,6 +268,8 @@ var statements = map[string]string{
 	"feedback":    `INSERT INTO feedback (run, idx, kind, rule, text) VALUES (?, ?, ?, ?, ?)`,
 	"certificate": `INSERT INTO certificates (run, idx, verdict, sha256, created) VALUES (?, ?, ?, ?, ?)`,
 	"lessons":     store.LearnQuery,
+	"facets":      store.FacetQueries[0],
+	"run_facets":  store.FacetQueries[1],
 	"metric":      `INSERT INTO metrics (run, idx, name, value) VALUES (?, ?, ?, ?)`,
 	"charge": `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, ended, took, failed)
 		VALUES (?, ?, ?, 0, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?, '')`,
@@ -384,7 +397,12 @@ func (b batch) run(p preparedRun) error {
 			}
 		}
 	}
-	return b.exec("lessons", r.ID)
+	for _, name := range []string{"lessons", "facets", "run_facets"} {
+		if err := b.exec(name, r.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b batch) round(run kernelwright.Run, q prepared) error {

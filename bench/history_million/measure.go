@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -31,7 +32,7 @@ type taken struct {
 
 // row is a line of the table.
 type row struct {
-	name       string
+	question
 	warm, cold []taken
 }
 
@@ -46,68 +47,93 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 		return err
 	}
 	fmt.Printf("%d runs, a file of %.2f GB, %s\n\n", k.runs, float64(info.Size())/1e9, load())
-	fmt.Println("| asked | warm | p50 | p99 | processor p99 | cold | p50 | p99 | processor p99 |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-	var all []row
-	show := func(r row) {
-		all = append(all, r)
-		fmt.Printf("| %s |%s%s\n", r.name, cells(r.warm), cells(r.cold))
+	all := make([]row, 0, 128)
+	for _, q := range k.questions() {
+		if strings.Contains(q.name, s.only) {
+			all = append(all, row{question: q})
+		}
+	}
+	// All of it warm first: who asks cold drops the file from memory.
+	if err := readThrough(db.Path()); err != nil {
+		return err
 	}
 	pages, drop := handler(db)
 	defer drop()
-	for _, q := range k.questions() {
-		if !strings.Contains(q.name, s.only) {
-			continue
-		}
-		r := row{name: q.name}
+	for i, r := range all {
+		fmt.Fprintf(os.Stderr, "%s, warm\n", r.name)
 		for range s.warm {
-			t, err := answer(ctx, pages, q.path())
+			t, err := answer(ctx, pages, r.path())
 			if err != nil {
 				return err
 			}
-			r.warm = append(r.warm, t)
+			all[i].warm = append(all[i].warm, t)
 		}
-		for range s.cold {
-			t, err := askAnother(ctx, s, q.path())
-			if err != nil {
-				return err
-			}
-			r.cold = append(r.cold, t)
-		}
-		show(r)
 	}
 	peak := peakMemory()
+	for i, r := range all {
+		fmt.Fprintf(os.Stderr, "%s, cold\n", r.name)
+		for range s.cold {
+			t, err := askAnother(ctx, s, r.path())
+			if err != nil {
+				return err
+			}
+			all[i].cold = append(all[i].cold, t)
+		}
+	}
 	if s.only == "" {
 		for _, q := range k.commands() {
 			if s.bin == "" {
 				break
 			}
-			r := row{name: "`history " + q.name + "`, whole"}
-			for i := range 2 * s.cold {
-				if i >= s.cold {
-					if err := forget(db.Path()); err != nil {
-						return err
-					}
-				}
-				t, err := command(ctx, s.bin, append([]string{"history", "--data-dir", s.dir}, q.args()...)...)
-				if err != nil {
-					return err
-				}
-				if i < s.cold {
-					r.warm = append(r.warm, t)
-				} else {
-					r.cold = append(r.cold, t)
-				}
+			r, err := commands(ctx, db, s, q)
+			if err != nil {
+				return err
 			}
-			show(r)
+			all = append(all, r)
 		}
 		recorded, err := record(ctx, db, s, k)
 		if err != nil {
 			return err
 		}
-		show(row{name: "recording a round", warm: recorded})
+		all = append(all, row{question: question{name: "recording a round"}, warm: recorded})
+	}
+	fmt.Println("| asked | warm | p50 | p99 | processor p99 | cold | p50 | p99 | processor p99 |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+	for _, r := range all {
+		fmt.Printf("| %s |%s%s\n", r.name, cells(r.warm), cells(r.cold))
 	}
 	fmt.Printf("\nSlowest: %s.\nMemory of the process that answered, at its peak: %s. %s.\n", slowest(all), peak, load())
 	return nil
+}
+
+// commands runs a command as often with the file in memory as without.
+func commands(ctx context.Context, db *store.Store, s settings, q line) (row, error) {
+	r := row{question: question{name: "`history " + q.name + "`, whole"}}
+	fmt.Fprintln(os.Stderr, r.name)
+	for _, into := range []*[]taken{&r.warm, &r.cold} {
+		for range s.cold {
+			if into == &r.cold {
+				if err := forget(db.Path()); err != nil {
+					return r, err
+				}
+			}
+			t, err := command(ctx, s.bin, append([]string{"history", "--data-dir", s.dir}, q.args()...)...)
+			if err != nil {
+				return r, err
+			}
+			*into = append(*into, t)
+		}
+	}
+	return r, nil
+}
+
+// readThrough has the system keep a file in memory.
+func readThrough(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, f)
+	return errors.Join(err, f.Close())
 }
 
 // handler is what a daemon serves of a store: its pages, and its API below them.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -36,21 +37,19 @@ type others struct {
 
 // readOthers reads it off the history.
 func readOthers(ctx context.Context, db *store.Store) (o others, err error) {
-	for _, of := range []struct {
-		into  *int64
-		query string
-	}{
-		{&o.benches, `SELECT count(*) FROM benches`}, {&o.audits, `SELECT count(*) FROM audits`}, {&o.pipelines, `SELECT count(*) FROM pipelines`},
-		{&o.policies, `SELECT count(*) FROM policies`}, {&o.episodes, `SELECT count(*) FROM episodes`},
-	} {
-		if _, err := db.Select(ctx, of.query, store.Bounds{Rows: 1}, func([]string) error { return nil }, func(v []any) error {
-			*of.into, _ = v[0].(int64)
-			return nil
-		}); err != nil {
-			return o, err
-		}
+	last := store.Page{Limit: 1}
+	benches, err1 := db.Benches(ctx, last)
+	audits, _, err2 := db.Audits(ctx, last)
+	pipelines, err3 := db.Pipelines(ctx, last)
+	policies, err4 := db.Policies(ctx, last)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return o, err
 	}
-	_, err = db.Select(ctx, `SELECT DISTINCT run FROM calls WHERE run <= (SELECT max(run) FROM rounds) LIMIT 300`, store.Bounds{Rows: manySpoken}, func([]string) error { return nil }, func(v []any) error {
+	if len(benches)*len(audits)*len(pipelines)*len(policies) == 0 {
+		return o, errors.New("there is nothing but runs")
+	}
+	o = others{benches: benches[0].ID, audits: audits[0].ID, pipelines: pipelines[0].ID, policies: policies[0].Version, episodes: manyEpisodes}
+	_, err = db.Select(ctx, `SELECT DISTINCT run FROM calls ORDER BY run`, store.Bounds{Rows: manySpoken}, func([]string) error { return nil }, func(v []any) error {
 		run, _ := v[0].(int64)
 		o.spoken = append(o.spoken, run)
 		return nil
