@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -135,12 +136,16 @@ func (s *Store) AuditPairsFrom(ctx context.Context, audit int64, from, limit int
 	if err != nil {
 		return err
 	}
-	for _, p := range all {
-		if p.Verdict, err = s.verdict(ctx, s.read, p.verdict); err != nil {
+	for page := range slices.Chunk(all, 200) { // a verdict is large
+		verdicts, err := aside(page, func(p row) (kernelwright.Verdict, error) { return s.verdict(ctx, s.read, p.verdict) })
+		if err != nil {
 			return err
 		}
-		if err := see(p.AuditPair); err != nil {
-			return err
+		for i, p := range page {
+			p.Verdict = verdicts[i]
+			if err := see(p.AuditPair); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -46,8 +46,8 @@ const (
 	facetOperators = `(SELECT lower_operators(body) FROM tasks JOIN texts ON texts.id = tasks.detail WHERE fingerprint = r.task)`
 	facetNumber    = `(SELECT id FROM facets WHERE value = `
 	facetRow       = `SELECT r.id, r.created, r.created / 86400000, ` + facetNumber + `r.device_key), ` + facetNumber + `r.strategy), ` + facetNumber + `r.coder), ` + facetNumber + `r.status), ` +
-		facetNumber + facetResult + `), ` + facetNumber + `b.language), ` + facetNumber + facetOperators + `), v.speedup` + facetSources
-	facetColumns = `run, created, day, device, strategy, coder, status, result, language, operators, speedup`
+		facetNumber + facetResult + `), ` + facetNumber + `b.language), ` + facetNumber + facetOperators + `), v.speedup, (SELECT count(*) FROM certificates WHERE run = r.id AND sha256 <> '')` + facetSources
+	facetColumns = `run, created, day, device, strategy, coder, status, result, language, operators, speedup, kernels`
 
 	newFacets = `INSERT OR IGNORE INTO facets (value) SELECT f.value FROM (SELECT r.device_key AS value` + facetSources + `%[1]s UNION SELECT r.strategy FROM runs r%[1]s
 		UNION SELECT r.coder FROM runs r%[1]s UNION SELECT r.status FROM runs r%[1]s UNION SELECT ` + facetResult + facetSources + `%[1]s

@@ -190,12 +190,13 @@ func (s *Store) Counts(ctx context.Context) (c Counts, err error) {
 	if c.Waiting, c.Claimed, err = s.QueueLength(ctx); err != nil {
 		return c, err
 	}
-	err = s.read.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM tasks), (SELECT count(*) FROM devices), (SELECT count(*) FROM certificates WHERE (sha256 <> '') = 1),
-		(SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)`).Scan(&c.Tasks, &c.Devices, &c.Kernels, &c.Bytes)
+	err = s.read.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM tasks), (SELECT count(*) FROM devices),
+		(SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)`).Scan(&c.Tasks, &c.Devices, &c.Bytes)
 	if err != nil {
 		return c, err
 	}
-	rows, err := s.read.QueryContext(ctx, `SELECT value, n FROM (SELECT status, count(*) AS n FROM run_facets INDEXED BY run_facets_status GROUP BY status) JOIN facets ON id = status`)
+	rows, err := s.read.QueryContext(ctx, `SELECT value, n, kernels FROM (SELECT status, count(*) AS n, sum(kernels) AS kernels
+		FROM run_facets INDEXED BY run_facets_counts GROUP BY status) JOIN facets ON id = status`)
 	if err != nil {
 		return c, err
 	}
@@ -203,11 +204,12 @@ func (s *Store) Counts(ctx context.Context) (c Counts, err error) {
 	c.Runs = map[string]int64{}
 	for rows.Next() {
 		var status string
-		var n int64
-		if err := rows.Scan(&status, &n); err != nil {
+		var n, kernels int64
+		if err := rows.Scan(&status, &n, &kernels); err != nil {
 			return c, err
 		}
 		c.Runs[status] = n
+		c.Kernels += kernels
 	}
 	return c, rows.Err()
 }

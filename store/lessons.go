@@ -360,14 +360,20 @@ func likeness(a, b []string) float64 {
 	return float64(both) / float64(len(a)+len(b)-both)
 }
 
-// taught is a run that has lessons. Its rounds are read as they are needed: before, they
-// have neither source nor feedback, and of their verdicts the status and the time alone.
+// taught is a run that has lessons. Its texts are read at once, and opened as they are
+// needed: before, a round has neither source nor feedback, and of its verdict the status
+// and the time alone.
 type taught struct {
 	s      *Store
 	run    kernelwright.Run
-	rounds []kernelwright.Round
-	rows   []roundRow
-	read   []bool
+	rounds []taughtRound
+}
+
+type taughtRound struct {
+	kernelwright.Round
+	source, verdict keptText
+	feedback        keptText // its id is 0 where there is none
+	opened          bool
 }
 
 func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
@@ -377,53 +383,62 @@ func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, `SELECT r.run, r.idx, r.candidate, r.note, r.verdict, r.parent, f.text, v.status, v.candidate_ms FROM rounds r
-		JOIN verdicts v ON v.id = r.verdict LEFT JOIN feedback f ON f.run = r.run AND f.idx = r.idx WHERE r.run = ? ORDER BY r.idx`, run)
+	rows, err := s.read.QueryContext(ctx, `SELECT r.run, r.idx, r.note, r.parent, v.status, v.candidate_ms, c.id, c.hash, c.body, t.id, t.hash, t.body, coalesce(f.text, 0), b.hash, b.body
+		FROM rounds r JOIN verdicts v ON v.id = r.verdict JOIN texts c ON c.id = r.candidate JOIN texts t ON t.id = v.text
+		LEFT JOIN feedback f ON f.run = r.run AND f.idx = r.idx LEFT JOIN texts b ON b.id = f.text WHERE r.run = ? ORDER BY r.idx`, run)
 	if err != nil {
 		return nil, err
 	}
-	t.rows, err = scanAll(rows, func(r *sql.Rows) (row roundRow, err error) {
-		of := &row.round
-		return row, r.Scan(&of.RunID, &of.Index, &row.candidate, &of.Candidate.Note, &row.verdict, &of.Parent, &row.feedback, &of.Verdict.Status, &of.Verdict.CandidateMS)
+	t.rounds, err = scanAll(rows, func(r *sql.Rows) (of taughtRound, err error) {
+		return of, r.Scan(&of.RunID, &of.Index, &of.Candidate.Note, &of.Parent, &of.Verdict.Status, &of.Verdict.CandidateMS, &of.source.id, &of.source.hash, &of.source.body,
+			&of.verdict.id, &of.verdict.hash, &of.verdict.body, &of.feedback.id, &of.feedback.hash, &of.feedback.body)
 	})
-	for _, row := range t.rows {
-		t.rounds = append(t.rounds, row.round)
-	}
-	t.read = make([]bool, len(t.rows))
 	return t, err
 }
 
 // round is a round with its source and its verdict.
 func (t *taught) round(ctx context.Context, at int) (r kernelwright.Round, err error) {
-	if !t.read[at] {
-		row := t.rows[at]
-		row.feedback = sql.NullInt64{}
-		if t.rounds[at], err = t.s.fill(ctx, row); err != nil {
-			return r, err
-		}
-		t.read[at] = true
+	of := &t.rounds[at]
+	if of.opened {
+		return of.Round, nil
 	}
-	return t.rounds[at], nil
+	if of.Candidate.Source, err = t.s.open(ctx, t.s.read, of.source); err != nil {
+		return r, err
+	}
+	text, err := t.s.open(ctx, t.s.read, of.verdict)
+	if err != nil {
+		return r, err
+	}
+	var v kernelwright.Verdict
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return r, err
+	}
+	of.Verdict, of.opened = v, true
+	return of.Round, nil
 }
 
 // lesson is what the round of this index brought; false where that is none, or where it is
 // not wanted of the bottleneck that was named for it. What it is held against is the round
 // that it was made from; with a schedule, where its step began.
 func (t *taught) lesson(ctx context.Context, index int, wanted func(bottleneck string) bool) (l kernelwright.Lesson, ok bool, err error) {
-	at := slices.IndexFunc(t.rounds, func(r kernelwright.Round) bool { return r.Index == index })
+	at := slices.IndexFunc(t.rounds, func(r taughtRound) bool { return r.Index == index })
 	if at < 1 {
 		return l, false, nil
 	}
 	from := at - 1
 	if parent := t.rounds[at].Parent; parent != nil {
-		from = slices.IndexFunc(t.rounds, func(p kernelwright.Round) bool { return p.Index == *parent })
+		from = slices.IndexFunc(t.rounds, func(p taughtRound) bool { return p.Index == *parent })
 	}
 	if from < 0 || from >= at {
 		return l, false, nil
 	}
 	var advised kernelwright.Feedback
-	if text := t.rows[from].feedback; text.Valid {
-		if err := t.s.textJSON(ctx, t.s.read, text.Int64, &advised); err != nil {
+	if kept := t.rounds[from].feedback; kept.id != 0 {
+		text, err := t.s.open(ctx, t.s.read, kept)
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &advised)
+		}
+		if err != nil {
 			return l, false, err
 		}
 	}

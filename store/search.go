@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"math"
 	"slices"
 	"strings"
@@ -35,6 +36,29 @@ type Query struct {
 // maxHitsPerText keeps a text that a thousand rounds share from filling the
 // whole answer.
 const maxHitsPerText = 5
+
+// TaskNames returns the names of the tasks of runs, by run.
+func (s *Store) TaskNames(ctx context.Context, runs []int64) (map[int64]string, error) {
+	list, err := json.Marshal(append([]int64{}, runs...))
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.read.QueryContext(ctx, `SELECT runs.id, task_name FROM json_each(?) CROSS JOIN runs ON runs.id = value`, string(list))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	names := map[int64]string{}
+	for rows.Next() {
+		var run int64
+		var name string
+		if err := rows.Scan(&run, &name); err != nil {
+			return nil, err
+		}
+		names[run] = name
+	}
+	return names, rows.Err()
+}
 
 // Search is Find of words alone.
 func (s *Store) Search(ctx context.Context, query string, limit int) ([]Hit, error) {
@@ -73,12 +97,12 @@ func (s *Store) Find(ctx context.Context, q Query) ([]Hit, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, id := range ids {
-			found, err := s.placesIn(ctx, id, q)
-			if err != nil {
-				return nil, err
-			}
-			for _, h := range found {
+		places, err := aside(ids, func(id int64) ([]Hit, error) { return s.placesIn(ctx, id, q) })
+		if err != nil {
+			return nil, err
+		}
+		for i, id := range ids {
+			for _, h := range places[i] {
 				said := slices.ContainsFunc(hits, func(before Hit) bool { return before.Kind == "run" && before.RunID == h.RunID })
 				if h.Kind != "run" || !said { // its reason says what its traceback does
 					hits = append(hits, h)

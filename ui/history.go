@@ -136,18 +136,12 @@ func (u *UI) search(ctx context.Context, b *historyBody) error {
 	if b.Hits, err = u.o.Store.Find(ctx, q); err != nil {
 		return err
 	}
-	b.Names = map[int64]string{}
+	var runs []int64
 	for _, h := range b.Hits {
-		if _, known := b.Names[h.RunID]; known || h.RunID == 0 {
-			continue
-		}
-		run, err := u.o.Store.Run(ctx, h.RunID)
-		if err != nil {
-			return err
-		}
-		b.Names[h.RunID] = run.TaskName
+		runs = append(runs, h.RunID)
 	}
-	return nil
+	b.Names, err = u.o.Store.TaskNames(ctx, runs)
+	return err
 }
 
 // list lists runs, the newest first.

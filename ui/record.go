@@ -2,6 +2,8 @@ package ui
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -309,7 +311,7 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	page, err := u.benches.of(id, known.FinishedMS != 0, func() (report.BenchPage, error) {
-		b, err := u.o.Bench(r.Context(), id)
+		b, err := u.reduced(r.Context(), known)
 		if err != nil {
 			return report.BenchPage{}, err
 		}
@@ -321,6 +323,33 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 		return report.NewBenchPage(b, report.Figures(b)), nil
 	})
 	return view{Title: "Bench " + strconv.FormatInt(id, 10), At: "benches", Body: benchBody{id, page}}, err
+}
+
+// kindBench is of the cache: what benches that have ended came to, by number and version of
+// kernelwright. To gather it again, all verdicts of all its runs would be read.
+const kindBench = "bench"
+
+// reduced is what a bench came to.
+func (u *UI) reduced(ctx context.Context, known kernelwright.Bench) (b report.Bench, err error) {
+	key := fmt.Sprintf("%d %s", known.ID, u.o.Version)
+	if known.FinishedMS != 0 {
+		text, kept, err := u.o.Store.Get(ctx, kindBench, key)
+		if err != nil {
+			return b, err
+		}
+		if kept && json.Unmarshal(text, &b) == nil {
+			b.Bench = known
+			return b, nil
+		}
+	}
+	if b, err = u.o.Bench(ctx, known.ID); err != nil || known.FinishedMS == 0 {
+		return b, err
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		return b, err
+	}
+	return b, u.o.Store.Put(ctx, kindBench, key, text)
 }
 
 func (u *UI) auditPage(r *http.Request) (view, error) {

@@ -60,7 +60,6 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 	pages, drop := handler(db)
 	defer drop()
 	for i, r := range all {
-		fmt.Fprintf(os.Stderr, "%s, warm\n", r.name)
 		for range s.warm {
 			t, err := answer(ctx, pages, r.path())
 			if err != nil {
@@ -68,10 +67,10 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 			}
 			all[i].warm = append(all[i].warm, t)
 		}
+		fmt.Fprintf(os.Stderr, "%s, warm:%s\n", r.name, cells(all[i].warm))
 	}
 	peak := peakMemory()
 	for i, r := range all {
-		fmt.Fprintf(os.Stderr, "%s, cold\n", r.name)
 		for range s.cold {
 			t, err := askAnother(ctx, s, r.path())
 			if err != nil {
@@ -79,6 +78,7 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 			}
 			all[i].cold = append(all[i].cold, t)
 		}
+		fmt.Fprintf(os.Stderr, "%s, cold:%s\n", r.name, cells(all[i].cold))
 	}
 	if s.only == "" {
 		for _, q := range k.commands() {

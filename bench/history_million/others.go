@@ -57,6 +57,16 @@ func readOthers(ctx context.Context, db *store.Store) (o others, err error) {
 	return o, err
 }
 
+// filled reports whether the history has all that is drawn: training is recorded last.
+func filled(ctx context.Context, db *store.Store, s settings) (bool, error) {
+	runs, err := db.Runs(ctx, store.RunFilter{Limit: 1})
+	if err != nil || len(runs) == 0 || runs[0].ID < int64(s.rounds/s.perRun) {
+		return false, err
+	}
+	promotions, err := db.Promotions(ctx)
+	return len(promotions) >= manyPromotion, err
+}
+
 // fillOthers records all else, once, through the store's own methods.
 func fillOthers(ctx context.Context, db *store.Store, s settings) error {
 	if known, err := db.Nights(ctx, store.Page{Limit: 1}); err != nil || len(known) > 0 {

@@ -232,7 +232,6 @@ func (k known) pages() []question {
 		{"page /policies/rollback", fixed("/policies/rollback")},
 		{"page /costs", fixed("/costs")},
 		{"page /costs?days", with("/costs?days=", func() string { return one(k, "7", "30", "90", "365") })},
-		{"page /login", fixed("/login")},
 	}...)
 }
 

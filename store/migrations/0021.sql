@@ -20,6 +20,7 @@ CREATE TABLE run_facets (
   language  INTEGER, -- of the best round, null: there is none
   operators INTEGER, -- null: the task is not known
   speedup   REAL,    -- of the best round
+  kernels   INTEGER NOT NULL, -- certified ones
   row_digest BLOB
 );
 
@@ -29,16 +30,17 @@ INSERT OR IGNORE INTO facets (value)
 CREATE TEMP TABLE task_facets AS SELECT fingerprint, lower_operators(body) AS operators FROM tasks JOIN texts ON id = detail;
 INSERT OR IGNORE INTO facets (value) SELECT operators FROM task_facets;
 CREATE UNIQUE INDEX temp.task_facets_task ON task_facets(fingerprint);
-INSERT INTO run_facets (run, created, day, device, strategy, coder, status, result, language, operators, speedup)
+INSERT INTO run_facets (run, created, day, device, strategy, coder, status, result, language, operators, speedup, kernels)
   SELECT r.id, r.created, r.created / 86400000, (SELECT id FROM facets WHERE value = r.device_key), (SELECT id FROM facets WHERE value = r.strategy),
     (SELECT id FROM facets WHERE value = r.coder), (SELECT id FROM facets WHERE value = r.status),
     (SELECT id FROM facets WHERE value = CASE WHEN r.status <> 'done' THEN NULL WHEN b.standing IS NOT 2 THEN 'not_certified' ELSE speedup_result(v.speedup, v.speedup_low, v.speedup_high) END),
-    (SELECT id FROM facets WHERE value = b.language), (SELECT f.id FROM task_facets t JOIN facets f ON f.value = t.operators WHERE t.fingerprint = r.task), v.speedup
+    (SELECT id FROM facets WHERE value = b.language), (SELECT f.id FROM task_facets t JOIN facets f ON f.value = t.operators WHERE t.fingerprint = r.task), v.speedup,
+    (SELECT count(*) FROM certificates WHERE run = r.id AND sha256 <> '')
   FROM runs r LEFT JOIN rounds b ON b.run = r.id AND b.idx = r.best LEFT JOIN certificates c ON c.run = b.run AND c.idx = b.idx AND b.standing = 2
     LEFT JOIN verdicts v ON v.id = coalesce(c.verdict, b.verdict);
 DROP TABLE temp.task_facets;
 UPDATE facets SET row_digest = digest_of(id, value);
-UPDATE run_facets SET row_digest = digest_of(run, created, day, device, strategy, coder, status, result, language, operators, speedup);
+UPDATE run_facets SET row_digest = digest_of(run, created, day, device, strategy, coder, status, result, language, operators, speedup, kernels);
 CREATE INDEX run_facets_day       ON run_facets(day, run);
 CREATE INDEX run_facets_device    ON run_facets(device, run);
 CREATE INDEX run_facets_strategy  ON run_facets(strategy, run);
@@ -48,13 +50,13 @@ CREATE INDEX run_facets_result    ON run_facets(result, run);
 CREATE INDEX run_facets_language  ON run_facets(language, run);
 CREATE INDEX run_facets_operators ON run_facets(operators, run);
 CREATE INDEX run_facets_speedup   ON run_facets(speedup, run);
+CREATE INDEX run_facets_counts    ON run_facets(status, kernels);
 
 -- What else is asked for by two things at once, or counted.
 DROP INDEX runs_device;
 CREATE INDEX runs_said           ON runs(id, task_name, reason, hint, task) WHERE reason <> '';
 CREATE INDEX tasks_name          ON tasks(name, fingerprint);
 CREATE INDEX rounds_made         ON rounds(device_key, language);
-CREATE INDEX certificates_kernel ON certificates(sha256 <> '');
 
 -- What was asked of models, summed over days that are over, by model and by run: all of it
 -- follows from charges (charges.go). Days from the last one here on are not summed yet.
