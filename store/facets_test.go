@@ -206,12 +206,11 @@ func TestSumsOfDaysAreThoseOfTheirCharges(t *testing.T) {
 				t.Errorf("since %d: %+v, not %+v", since, have, want)
 			}
 			calls := map[string]int64{}
-			rows := must(s.read.Query(`SELECT task_name FROM charges JOIN runs ON runs.id = run WHERE ended >= ?`, max(since, 1)))(t)
-			for _, name := range must(scanNames(rows, nil))(t) {
+			for _, name := range must(scanNames(s.read.Query(`SELECT task_name FROM charges JOIN runs ON runs.id = run WHERE ended >= ?`, max(since, 1))))(t) {
 				calls[name]++
 			}
 			for _, task := range must(s.SpendingByTask(ctx, max(since, 1), 10))(t) {
-				if calls[task.TaskName] -= int64(task.Calls); calls[task.TaskName] != 0 {
+				if calls[task.TaskName] -= task.Calls; calls[task.TaskName] != 0 {
 					t.Errorf("since %d: %d calls too few for %s", since, calls[task.TaskName], task.TaskName)
 				}
 				delete(calls, task.TaskName)
