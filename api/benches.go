@@ -58,14 +58,16 @@ func (a *API) benches() {
 		if _, err := a.o.Store.Audit(ctx, in.ID); err != nil {
 			return nil, err
 		}
-		var all []kernelwright.AuditPair
-		err := a.o.Store.AuditPairs(ctx, in.ID, func(p kernelwright.AuditPair) error {
-			all = append(all, p)
-			return ctx.Err()
-		})
-		if err != nil {
+		var from int
+		if err := in.from(&from); err != nil {
 			return nil, err
 		}
-		return slice(in.Paged, all)
+		from = max(from, 0)
+		var found []kernelwright.AuditPair
+		err := a.o.Store.AuditPairsFrom(ctx, in.ID, from, in.Limit+1, func(p kernelwright.AuditPair) error {
+			found = append(found, p)
+			return ctx.Err()
+		})
+		return page(in.Paged, found, func(kernelwright.AuditPair) int { return from + in.Limit }, err)
 	})
 }

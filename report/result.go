@@ -6,14 +6,15 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// What a run that is done came to. Runs that end otherwise have their status.
+// What a run that is done came to, as the record has it. Runs that end otherwise have
+// their status.
 const (
-	Faster        = "faster"         // certified, faster than the fastest baseline by its whole interval
-	NoDifference  = "no_difference"  // certified, and the interval holds 1
-	Undecided     = "undecided"      // certified, and the interval is too wide to tell
-	NotTimed      = "not_timed"      // certified, without a speedup
-	NothingFaster = "nothing_faster" // certified, and slower by its whole interval: it is not handed out
-	NotCertified  = "not_certified"
+	Faster        = string(kernelwright.ResultFaster)
+	NoDifference  = string(kernelwright.ResultNoDifference)
+	Undecided     = string(kernelwright.ResultUndecided)
+	NotTimed      = string(kernelwright.ResultNotTimed)
+	NothingFaster = string(kernelwright.ResultNothingFaster)
+	NotCertified  = string(kernelwright.ResultNotCertified)
 )
 
 // Result says what a run came to.
@@ -24,17 +25,8 @@ func Result(run kernelwright.RunStatus, rounds []kernelwright.Round) string {
 		return string(run)
 	case !ok || v.Status != kernelwright.Certified:
 		return NotCertified
-	case v.Speedup == nil:
-		return NotTimed
-	case v.Speedup.Slower():
-		return NothingFaster
-	case v.Speedup.Wins(0):
-		return Faster
-	case v.Speedup.Vague():
-		return Undecided
-	default:
-		return NoDifference
 	}
+	return string(kernelwright.ResultOf(v.Speedup))
 }
 
 // HandedOut reports whether a certified kernel becomes NAME.best.py: one that is

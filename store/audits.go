@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -110,11 +111,16 @@ func (s *Store) FinishAudit(ctx context.Context, id, pass int64) error {
 // AuditPairs gives each pair of an audit to see, in the set's order, without its
 // texts. An error of see ends it.
 func (s *Store) AuditPairs(ctx context.Context, audit int64, see func(kernelwright.AuditPair) error) error {
+	return s.AuditPairsFrom(ctx, audit, 0, -1, see)
+}
+
+// AuditPairsFrom is AuditPairs from a place on, of at most limit pairs; -1: no limit.
+func (s *Store) AuditPairsFrom(ctx context.Context, audit int64, from, limit int, see func(kernelwright.AuditPair) error) error {
 	type row struct {
 		kernelwright.AuditPair
 		verdict int64
 	}
-	rows, err := s.read.QueryContext(ctx, `SELECT reference, candidate, idx, claimed, against, key, verdict, judged FROM audit_pairs WHERE audit = ? ORDER BY idx, candidate`, audit)
+	rows, err := s.read.QueryContext(ctx, `SELECT reference, candidate, idx, claimed, against, key, verdict, judged FROM audit_pairs WHERE audit = ? ORDER BY idx, candidate LIMIT ? OFFSET ?`, audit, limit, from)
 	if err != nil {
 		return err
 	}
@@ -130,15 +136,38 @@ func (s *Store) AuditPairs(ctx context.Context, audit int64, see func(kernelwrig
 	if err != nil {
 		return err
 	}
-	for _, p := range all {
-		if p.Verdict, err = s.verdict(ctx, s.read, p.verdict); err != nil {
+	for page := range slices.Chunk(all, 200) { // a verdict is large
+		verdicts, err := aside(page, func(p row) (kernelwright.Verdict, error) { return s.verdict(ctx, s.read, p.verdict) })
+		if err != nil {
 			return err
 		}
-		if err := see(p.AuditPair); err != nil {
-			return err
+		for i, p := range page {
+			p.Verdict = verdicts[i]
+			if err := see(p.AuditPair); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// AuditCounts returns how many pairs of an audit have which status.
+func (s *Store) AuditCounts(ctx context.Context, audit int64) (map[kernelwright.Status]int, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT v.status, count(*) FROM audit_pairs p JOIN verdicts v ON v.id = p.verdict WHERE p.audit = ? GROUP BY 1`, audit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	counts := map[kernelwright.Status]int{}
+	for rows.Next() {
+		var status kernelwright.Status
+		var n int
+		if err := rows.Scan(&status, &n); err != nil {
+			return nil, err
+		}
+		counts[status] = n
+	}
+	return counts, rows.Err()
 }
 
 // Audit returns an audit, or ErrNotFound.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,9 +16,15 @@ import (
 // llm.Ledger.
 func (s *Store) Book(ctx context.Context, c llm.Charge) (id int64, err error) {
 	k := c.Key
-	err = s.write.QueryRowContext(ctx, `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, ended, took, failed)
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, ended, took, failed)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`,
-		append([]any{ofRun(k), k.Round, k.Agent, k.Seq, c.Model}, cost(c)...)...).Scan(&id)
+			append([]any{ofRun(k), k.Round, k.Agent, k.Seq, c.Model}, cost(c)...)...).Scan(&id)
+		if err != nil {
+			return err
+		}
+		return sumCharges(ctx, tx, c.EndedMS)
+	})
 	if err != nil {
 		return 0, fmt.Errorf("record what a call of %s may cost: %w", c.Model, err)
 	}
@@ -26,14 +33,22 @@ func (s *Store) Book(ctx context.Context, c llm.Charge) (id int64, err error) {
 
 // Rebook records how an attempt ended that was booked: llm.Ledger.
 func (s *Store) Rebook(ctx context.Context, id int64, c llm.Charge) error {
-	done, err := s.write.ExecContext(ctx, `UPDATE charges SET tokens_in = ?, tokens_out = ?, cached = ?, written = ?, thought = ?, estimated = ?, cost_usd = ?, ended = ?, took = ?, failed = ?
-		WHERE id = ?`, append(cost(c), id)...)
-	if err == nil {
-		var n int64
-		if n, err = done.RowsAffected(); err == nil && n != 1 {
-			err = fmt.Errorf("charge %d is not there", id)
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		var before int64
+		err := tx.QueryRowContext(ctx, `SELECT ended FROM charges WHERE id = ?`, id).Scan(&before)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("charge %d is not there", id)
 		}
-	}
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE charges SET tokens_in = ?, tokens_out = ?, cached = ?, written = ?, thought = ?, estimated = ?, cost_usd = ?, ended = ?, took = ?, failed = ?
+			WHERE id = ?`, append(cost(c), id)...)
+		if err != nil {
+			return err
+		}
+		return sumCharges(ctx, tx, before, c.EndedMS)
+	})
 	if err != nil {
 		return fmt.Errorf("record what a call of %s cost: %w", c.Model, err)
 	}
@@ -136,6 +151,59 @@ func (s *Store) RoundUSD(ctx context.Context, runID int64) (map[int]float64, err
 
 const dayMS = 24 * 60 * 60 * 1000
 
+// Days that are over are summed, so that who asks for years need not read every charge.
+const (
+	spendNames = `calls, tokens_in, tokens_out, cost_usd, unpriced, cached, written, unfinished, at_worst, usd_at_worst`
+	// summedUntil is when the first day begins that is not summed.
+	summedUntil = `(SELECT coalesce(max(day) + 1, 0) * 86400000 FROM charge_days)`
+	sumDays     = `INSERT INTO charge_days (day, model, ` + spendNames + `) SELECT ended / 86400000, model, ` + spendColumns + ` FROM charges WHERE ended >= ?1 AND ended < ?2 GROUP BY 1, 2`
+	sumRuns     = `INSERT INTO charge_runs (day, run, task_name, ` + spendNames + `) SELECT ended / 86400000, run, task_name, ` + spendColumns + ` FROM charges JOIN runs ON runs.id = run WHERE ended >= ?1 AND ended < ?2 GROUP BY 1, 2`
+)
+
+// sumCharges keeps the sums of days that are over, where charges have ended at these times.
+func sumCharges(ctx context.Context, tx *sql.Tx, times ...int64) error {
+	for _, at := range times {
+		var until int64
+		if err := tx.QueryRowContext(ctx, `SELECT `+summedUntil).Scan(&until); err != nil {
+			return err
+		}
+		from, to := until, at/dayMS*dayMS // days before that of the charge are over
+		if at < until {
+			from, to = at/dayMS*dayMS, at/dayMS*dayMS+dayMS
+			for _, table := range []string{"charge_days", "charge_runs"} {
+				if _, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE day = ?`, at/dayMS); err != nil {
+					return err
+				}
+			}
+		}
+		if from >= to {
+			continue
+		}
+		for _, sum := range []string{sumDays, sumRuns} {
+			if _, err := tx.ExecContext(ctx, sum, from, to); err != nil {
+				return fmt.Errorf("sum what was spent: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// SumCharges sums the days that are over anew: for who records in bulk.
+func SumCharges(ctx context.Context, tx *sql.Tx) error {
+	for _, query := range sumAll {
+		if _, err := tx.ExecContext(ctx, query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sumAll sums all days anew but the last on which anything was asked.
+var sumAll = func() []string {
+	bounds := strings.NewReplacer("?1", "0", "?2", "(SELECT max(ended) / 86400000 * 86400000 FROM charges)")
+	return []string{`DELETE FROM charge_days`, `DELETE FROM charge_runs`, bounds.Replace(sumDays), bounds.Replace(sumRuns)}
+}()
+
 // Spending is what one model was asked in one day.
 type Spending struct {
 	DayMS int64  `json:"day" time:"day"` // when the day began, in UTC
@@ -147,7 +215,11 @@ type Spending struct {
 // time (Unix milliseconds; 0: ever), by day in UTC and by model, the latest day
 // first.
 func (s *Store) Spending(ctx context.Context, sinceMS int64) ([]Spending, error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT ended / ?1 * ?1, model, `+spendColumns+` FROM charges WHERE ended >= ?2 GROUP BY 1, 2 ORDER BY 1 DESC, 2`, dayMS, sinceMS)
+	const live = `SELECT ended / 86400000 * 86400000, model, ` + spendColumns + ` FROM charges WHERE `
+	rows, err := s.read.QueryContext(ctx, `SELECT day * 86400000, model, `+spendNames+` FROM charge_days WHERE day >= ?2 / 86400000
+		UNION ALL SELECT * FROM (`+live+`ended >= max(?1, `+summedUntil+`) GROUP BY 1, 2)
+		UNION ALL SELECT * FROM (`+live+`ended >= ?1 AND ended < min(?2, `+summedUntil+`) GROUP BY 1, 2)
+		ORDER BY 1 DESC, 2`, sinceMS, nextDay(sinceMS))
 	if err != nil {
 		return nil, fmt.Errorf("read what was spent: %w", err)
 	}
@@ -155,3 +227,7 @@ func (s *Store) Spending(ctx context.Context, sinceMS int64) ([]Spending, error)
 		return day, r.Scan(append([]any{&day.DayMS, &day.Model}, spendInto(&day.Spend)...)...)
 	})
 }
+
+// nextDay is when the first day begins that a time is not within; the time itself where a
+// day begins with it.
+func nextDay(ms int64) int64 { return (ms + dayMS - 1) / dayMS * dayMS }

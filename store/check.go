@@ -49,12 +49,14 @@ func (e *Examination) add(what string, examples ...string) {
 
 // tables is what Examine counts and Salvage copies, in the order in which they
 // refer to each other. Key is the integer column that their rows are found by;
-// empty where that is a text, or where they matter little.
+// empty where that is a text, or where they matter little. What follows from others is
+// made anew.
 var tables = []struct {
 	name, key string
 	versions
+	follows bool
 }{
-	{name: "texts", key: "id"}, {name: "tasks"}, {name: "devices"}, {name: "fences"}, {name: "runs", key: "id"}, {name: "verdicts", key: "id"},
+	{name: "facets", key: "id", versions: facets}, {name: "texts", key: "id"}, {name: "tasks"}, {name: "devices"}, {name: "fences"}, {name: "runs", key: "id"}, {name: "verdicts", key: "id"},
 	{name: "rounds", key: "run"}, {name: "feedback", key: "run"}, {name: "certificates", key: "run"}, {name: "metric_names"}, {name: "metrics", key: "run"},
 	{name: "messages", key: "run", versions: messages}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: "baselines", versions: baselines},
 	{name: "turns", key: "id", versions: calls}, {name: "calls", key: "id", versions: calls}, {name: "charges", key: "id", versions: calls},
@@ -68,6 +70,7 @@ var tables = []struct {
 	{name: "pipelines", key: "id", versions: stages}, {name: "stages", key: "pipeline", versions: stages},
 	{name: "holds", key: "run", versions: holds},
 	{name: "prunings", key: "text", versions: prunings},
+	{name: "run_facets", versions: facets, follows: true}, {name: "charge_days", versions: facets, follows: true}, {name: "charge_runs", versions: facets, follows: true},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -94,6 +97,7 @@ var (
 	stages    = versions{since: 18}
 	holds     = versions{since: 19}
 	prunings  = versions{since: 20}
+	facets    = versions{since: 21} // and sums of charges
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -139,7 +143,20 @@ var expectations = []struct {
 	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
 	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
 		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},
+	{what: "runs are not chosen by what they are", query: `SELECT 'run ' || run FROM (SELECT ` + facetColumns + ` FROM run_facets EXCEPT ` + facetRow + `)
+		UNION SELECT 'run ' || id FROM runs WHERE id NOT IN (SELECT run FROM run_facets)`, versions: facets},
+	{what: "sums of charges are not those of the charges", query: `SELECT 'day ' || c.day FROM charge_days c LEFT JOIN (` + chargeTotals + `GROUP BY 1, 2) t ON t.day = c.day AND t.model = c.model WHERE ` + otherTotals + `
+		UNION SELECT 'day ' || day FROM (` + chargeTotals + ` AND ended < ` + summedUntil + ` GROUP BY 1, 2) t WHERE (day, model) NOT IN (SELECT day, model FROM charge_days)
+		UNION SELECT 'run ' || c.run FROM charge_runs c LEFT JOIN (` + chargeTotals + `GROUP BY 1, 3) t ON t.day = c.day AND t.run = c.run WHERE ` + otherTotals + ` OR c.task_name IS NOT (SELECT task_name FROM runs WHERE id = c.run)
+		UNION SELECT 'run ' || run FROM (` + chargeTotals + ` AND run IS NOT NULL AND ended < ` + summedUntil + ` GROUP BY 1, 3) t WHERE (day, run) NOT IN (SELECT day, run FROM charge_runs)`, versions: facets},
 }
+
+// Sums of charges t, and whether those c that are kept are others. Dollars may differ by
+// the order in which they were added.
+const (
+	chargeTotals = `SELECT ended / 86400000 AS day, model, run, count(*) AS calls, sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out, coalesce(sum(cost_usd), 0) AS usd FROM charges WHERE 1 `
+	otherTotals  = `(c.calls, c.tokens_in, c.tokens_out) IS NOT (t.calls, t.tokens_in, t.tokens_out) OR abs(c.cost_usd - t.usd) > 1e-9 * t.usd`
+)
 
 // standingByVerdict is a round's standing as AppendRound and SetCertificate
 // set it, over its verdict v and its certificate's c.

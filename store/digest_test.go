@@ -52,12 +52,13 @@ func everything(t testing.TB, runs int) string {
 	second.Candidate.Origin, second.Candidate.Note, second.Verdict.Level = "builtin", "tiles", kw.Quick
 	second.Parent, second.Verdict.Speedup = &from, &kw.Speedup{Value: 1.8, Low: 1.7, High: 1.9, Against: "eager"}
 	ok(t, s.AppendRound(ctx, second))
-	ok(t, s.SetCertificate(ctx, run.ID, 1, kw.Verdict{Status: kw.Certified, CandidateMS: 2, Exported: "# x", ExportedSHA256: kw.HashText("# x")}))
+	ok(t, s.SetCertificate(ctx, run.ID, 1, kw.Verdict{Status: kw.Certified, CandidateMS: 2, Speedup: second.Verdict.Speedup, Exported: "# x", ExportedSHA256: kw.HashText("# x")}))
 	run.Status, run.Stop, run.Reason, run.Hint = kw.RunDone, "rounds", "all rounds", "more rounds"
 	ok(t, s.UpdateRun(ctx, run))
 	usd := 0.5
 	charge := must(s.Book(ctx, llm.Charge{Key: llm.Key{Run: run.ID, Agent: "coder"}, Model: "p:m"}))(t)
 	ok(t, s.Rebook(ctx, charge, llm.Charge{Key: llm.Key{Run: run.ID}, Model: "p:m", USD: &usd, Failed: "it was too long"}))
+	must(s.Book(ctx, llm.Charge{Key: llm.Key{Run: run.ID}, Model: "p:m", EndedMS: 3 * dayMS}))(t) // the days before it are over
 	for seq, prompt := range [][]int{{1, 2}, {1, 2, 3, 4}} {
 		ok(t, s.Append(ctx, llm.Record{
 			Key: llm.Key{Run: run.ID, Agent: "coder", Seq: seq}, Model: "p:m", CostUSD: &usd,
@@ -133,7 +134,10 @@ func changeQuietly(t testing.TB, db *sql.DB, statement string, args ...any) {
 // withoutDigests makes the schema what it was before rows had digests.
 func withoutDigests(t testing.TB, db *sql.DB) {
 	t.Helper()
-	must(db.Exec(`DROP INDEX runs_detail; DROP INDEX certificates_verdict; DROP TABLE digests; DROP TABLE samples; DROP TABLE episodes`))(t) // the latter two came later
+	must(db.Exec(`DROP INDEX runs_detail; DROP INDEX certificates_verdict; DROP TABLE digests; DROP TABLE samples; DROP TABLE episodes;
+		DROP TRIGGER temp.facets_of_new_run; DROP TRIGGER temp.facets_of_run; DROP TRIGGER temp.facets_of_new_task; DROP TRIGGER temp.facets_of_task; DROP TRIGGER temp.charges_renamed;
+		DROP TABLE run_facets; DROP TABLE facets; DROP TABLE charge_days; DROP TABLE charge_runs;
+		DROP INDEX runs_said; DROP INDEX tasks_name; DROP INDEX rounds_made`))(t) // but for the first three they came later
 	for _, table := range tables {
 		columns := must(scanNames(db.Query(`SELECT name FROM pragma_table_info(?)`, table.name)))(t)
 		if !slices.Contains(columns, digestColumn) {

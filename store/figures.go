@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -47,66 +48,101 @@ type FiguresFilter struct {
 
 // Figures returns the rounds that match, those of the newest run first.
 func (s *Store) Figures(ctx context.Context, f FiguresFilter) ([]Figures, error) {
-	var where []string
-	var args []any
+	if f.Certified && f.Status != "" && f.Status != kernelwright.Certified {
+		return nil, nil
+	}
+	from, err := s.figuresFrom(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	where, args := slices.Clone(from.where), slices.Clone(from.args)
 	narrow := func(condition string, with ...any) { where, args = append(where, condition), append(args, with...) }
-	var runs []string // the conditions on runs have indexes
-	for _, of := range []struct{ column, value string }{{"task", f.Task}, {"task_name", f.Name}} {
-		if of.value != "" {
-			runs, args = append(runs, of.column+" = ?"), append(args, of.value)
-		}
-	}
-	if len(runs) > 0 {
-		where = append(where, `r.run IN (SELECT id FROM runs WHERE `+strings.Join(runs, " AND ")+`)`)
-	}
 	if f.DeviceKey != "" {
 		narrow("r.device_key = ?", f.DeviceKey)
 	}
 	if f.Language != "" {
 		narrow("r.language = ?", f.Language)
 	}
-	const certificates = `certificates e ON e.run = r.run AND e.idx = r.idx`
-	from, by := `rounds r LEFT JOIN `+certificates, "r"
-	switch narrowed := f.Language != "" || f.DeviceKey != ""; {
-	case f.Certified && narrowed: // their indexes are of rounds, in the order of the list
-		from = `rounds r CROSS JOIN ` + certificates
-	case f.Certified:
-		from, by = `certificates e CROSS JOIN rounds r ON r.run = e.run AND r.idx = e.idx`, "e"
-	}
 	if f.Certified {
-		where = append(where, `r.standing = 2`)
+		narrow("r.standing = 2")
 	}
 	if f.Status != "" {
-		if f.Certified && f.Status != kernelwright.Certified {
-			return nil, nil
-		}
 		narrow("coalesce(c.status, v.status) = ?", f.Status)
-		rare, err := s.rareVerdicts(ctx, f.Status)
-		if err != nil {
-			return nil, err
-		}
-		if rare && !f.Certified { // from them to their rounds; else from the newest round on
-			const those = `IN (SELECT id FROM verdicts WHERE status = ?)`
-			from = `(SELECT run, idx FROM rounds WHERE verdict ` + those + ` UNION SELECT run, idx FROM certificates WHERE verdict ` + those + `) q
-				CROSS JOIN rounds r ON r.run = q.run AND r.idx = q.idx LEFT JOIN ` + certificates
-			args = append([]any{f.Status, f.Status}, args...)
-		}
 	}
 	if f.BeforeRun != 0 {
-		narrow("("+by+".run, "+by+".idx) < (?, ?)", f.BeforeRun, f.BeforeRound)
+		narrow("("+from.run+", "+from.index+") < (?, ?)", f.BeforeRun, f.BeforeRound)
+		narrow(from.run+" <= ?", f.BeforeRun)
 	}
 	if f.Limit <= 0 {
 		f.Limit = DefaultLimit
 	}
-	query := figuresQuery + from + figuresJoins
+	query := figuresQuery + from.tables + figuresJoins
 	if len(where) > 0 {
 		query += ` WHERE ` + strings.Join(where, " AND ")
 	}
-	rows, err := s.read.QueryContext(ctx, query+` ORDER BY `+by+`.run DESC, `+by+`.idx DESC LIMIT ?`, append(args, f.Limit)...)
+	rows, err := s.read.QueryContext(ctx, query+` ORDER BY `+from.run+` DESC, `+from.index+` DESC LIMIT ?`, append(args, f.Limit)...)
 	if err != nil {
 		return nil, err
 	}
 	return scanAll(rows, scanFigures)
+}
+
+// figuresFrom is where rounds r, with their certificates e, are looked for: what comes
+// first in its tables is gone through, and has the order of the list in run and index.
+type figuresFrom struct {
+	tables, run, index string
+	where              []string // with their arguments, of tables first
+	args               []any
+}
+
+func (s *Store) figuresFrom(ctx context.Context, f FiguresFilter) (from figuresFrom, err error) {
+	const certificates = `certificates e ON e.run = r.run AND e.idx = r.idx`
+	joined := ` LEFT JOIN ` + certificates
+	if f.Certified {
+		joined = ` CROSS JOIN ` + certificates
+	}
+	from = figuresFrom{run: "r.run", index: "r.idx"}
+	if f.Status != "" && !f.Certified {
+		rare, err := s.rareVerdicts(ctx, f.Status)
+		if err != nil {
+			return from, err
+		}
+		if rare { // from them to their rounds
+			const those = `IN (SELECT id FROM verdicts WHERE status = ?)`
+			from.tables = `(SELECT run, idx FROM rounds WHERE verdict ` + those + ` UNION SELECT run, idx FROM certificates WHERE verdict ` + those + `) q
+				CROSS JOIN rounds r ON r.run = q.run AND r.idx = q.idx` + joined
+			from.args = []any{f.Status, f.Status}
+			for _, of := range []struct{ column, value string }{{"u.task", f.Task}, {"u.task_name", f.Name}} {
+				if of.value != "" {
+					from.where, from.args = append(from.where, of.column+" = ?"), append(from.args, of.value)
+				}
+			}
+			return from, nil
+		}
+	}
+	switch {
+	case f.Task != "" || f.Name != "": // from the runs of a task to their rounds
+		from.tables, from.run = `runs w INDEXED BY runs_name CROSS JOIN rounds r ON r.run = w.id`+joined, "w.id"
+		if f.Task != "" {
+			from.tables = `runs w INDEXED BY runs_task CROSS JOIN rounds r ON r.run = w.id` + joined
+		}
+		for _, of := range []struct{ column, value string }{{"w.task", f.Task}, {"w.task_name", f.Name}, {"w.device_key", f.DeviceKey}} {
+			if of.value != "" {
+				from.where, from.args = append(from.where, of.column+" = ?"), append(from.args, of.value)
+			}
+		}
+	case f.Language != "" && f.DeviceKey != "":
+		from.tables = `rounds r INDEXED BY rounds_made` + joined
+	case f.Language != "":
+		from.tables = `rounds r INDEXED BY rounds_language` + joined
+	case f.DeviceKey != "":
+		from.tables = `rounds r INDEXED BY rounds_device` + joined
+	case f.Certified:
+		from.tables, from.run, from.index = `certificates e CROSS JOIN rounds r ON r.run = e.run AND r.idx = e.idx`, "e.run", "e.idx"
+	default:
+		from.tables = `rounds r` + joined
+	}
+	return from, nil
 }
 
 // figuresQuery and figuresJoins are round what rounds r and certificates e come from.
@@ -154,12 +190,13 @@ func (s *Store) Counts(ctx context.Context) (c Counts, err error) {
 	if c.Waiting, c.Claimed, err = s.QueueLength(ctx); err != nil {
 		return c, err
 	}
-	err = s.read.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM tasks), (SELECT count(*) FROM devices), (SELECT count(*) FROM certificates WHERE sha256 <> ''),
-		(SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)`).Scan(&c.Tasks, &c.Devices, &c.Kernels, &c.Bytes)
+	err = s.read.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM tasks), (SELECT count(*) FROM devices),
+		(SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)`).Scan(&c.Tasks, &c.Devices, &c.Bytes)
 	if err != nil {
 		return c, err
 	}
-	rows, err := s.read.QueryContext(ctx, `SELECT status, count(*) FROM runs GROUP BY status`)
+	rows, err := s.read.QueryContext(ctx, `SELECT value, n, kernels FROM (SELECT status, count(*) AS n, sum(kernels) AS kernels
+		FROM run_facets INDEXED BY run_facets_counts GROUP BY status) JOIN facets ON id = status`)
 	if err != nil {
 		return c, err
 	}
@@ -167,11 +204,12 @@ func (s *Store) Counts(ctx context.Context) (c Counts, err error) {
 	c.Runs = map[string]int64{}
 	for rows.Next() {
 		var status string
-		var n int64
-		if err := rows.Scan(&status, &n); err != nil {
+		var n, kernels int64
+		if err := rows.Scan(&status, &n, &kernels); err != nil {
 			return c, err
 		}
 		c.Runs[status] = n
+		c.Kernels += kernels
 	}
 	return c, rows.Err()
 }

@@ -93,7 +93,10 @@ var kindsDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 })
 
 // kindsOf reads the kinds of operators from a task's compressed detail.
-func kindsOf(body []byte) []string {
+func kindsOf(body []byte) []string { return kinds(operatorsOf(body)) }
+
+// operatorsOf reads the operators from a task's compressed detail.
+func operatorsOf(body []byte) []string {
 	dec, err := kindsDecoder()
 	if err != nil {
 		return nil
@@ -108,7 +111,7 @@ func kindsOf(body []byte) []string {
 	if json.Unmarshal(text, &t) != nil {
 		return nil
 	}
-	return kinds(t.Operators)
+	return t.Operators
 }
 
 // kinds returns operators sorted, each once. Names that no operator has are left
@@ -135,24 +138,55 @@ func (s *Store) Lessons(ctx context.Context, f LessonFilter) ([]kernelwright.Les
 	if err != nil {
 		return nil, err
 	}
+	runs := ofRuns(places)
 	var found []kernelwright.Lesson
-	read := map[int64]*taught{}
+	for len(runs) > 0 && len(found) < f.Limit {
+		n := min(len(runs), maxReaders)
+		read, err := aside(runs[:n], func(places []place) ([]kernelwright.Lesson, error) { return s.lessonsOf(ctx, places, f.Bottleneck) })
+		if err != nil {
+			return nil, err
+		}
+		for _, lessons := range read {
+			found = append(found, lessons...)
+		}
+		runs = runs[n:]
+	}
+	return found[:min(len(found), f.Limit)], nil
+}
+
+// ofRuns returns places by run, in their order, of as many runs as are read.
+func ofRuns(places []place) (runs [][]place) {
+	at := map[int64]int{}
 	for _, p := range places {
-		if read[p.run] == nil {
-			if len(read) == maxLessonRuns {
+		i, known := at[p.run]
+		if !known {
+			if len(runs) == maxLessonRuns {
 				break
 			}
-			if read[p.run], err = s.taught(ctx, p.run); err != nil {
-				return nil, err
-			}
+			i, at[p.run] = len(runs), len(runs)
+			runs = append(runs, nil)
 		}
-		l, ok := read[p.run].lesson(p.index)
-		if !ok || f.Bottleneck != "" && p.rule != f.Bottleneck && !strings.Contains(strings.ToLower(l.Bottleneck), strings.ToLower(f.Bottleneck)) {
-			continue
+		runs[i] = append(runs[i], p)
+	}
+	return runs
+}
+
+// lessonsOf returns the lessons at places of a run; those of a bottleneck where one is given.
+func (s *Store) lessonsOf(ctx context.Context, places []place, bottleneck string) (found []kernelwright.Lesson, err error) {
+	t, err := s.taught(ctx, places[0].run)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range places {
+		l, ok, err := t.lesson(ctx, p.index, func(named string) bool {
+			return bottleneck == "" || p.rule == bottleneck || strings.Contains(strings.ToLower(named), strings.ToLower(bottleneck))
+		})
+		if err != nil {
+			return nil, err
 		}
-		l.Kinds, l.Rule = strings.Fields(p.kinds), p.rule
-		if found = append(found, l); len(found) == f.Limit {
-			break
+		if ok {
+			l.Kinds, l.Rule = strings.Fields(p.kinds), p.rule
+			found = append(found, l)
 		}
 	}
 	return found, nil
@@ -217,6 +251,9 @@ func (s *Store) lessonPlaces(ctx context.Context, f LessonFilter) ([]place, erro
 		}
 		return scanAll(rows, scan)
 	}
+	if len(f.Like) == 0 {
+		return s.lessonsHolding(ctx, f)
+	}
 	sets, err := s.kindSets(ctx, f)
 	if err != nil {
 		return nil, err
@@ -231,14 +268,48 @@ func (s *Store) lessonPlaces(ctx context.Context, f LessonFilter) ([]place, erro
 		if err != nil {
 			return nil, err
 		}
-		if all = append(all, found...); len(f.Like) > 0 && len(all) >= MaxLessons {
+		if all = append(all, found...); len(all) >= MaxLessons {
 			break
 		}
 	}
-	if len(f.Like) == 0 {
-		slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(b.run, a.run) })
-	}
 	return all[:min(len(all), MaxLessons)], nil
+}
+
+// lessonsHolding returns where the newest lessons stand whose tasks have all of some kinds of
+// operators: from the runs on such tasks.
+func (s *Store) lessonsHolding(ctx context.Context, f LessonFilter) ([]place, error) {
+	holding := kinds(f.Holding)
+	var c facetFilter
+	for _, kind := range holding {
+		sets, err := s.operatorSets(ctx, kind)
+		if err != nil || sets == "[]" {
+			return nil, err
+		}
+		c.indexed = append(c.indexed, facetCondition{"f.operators IN (SELECT value FROM json_each(?))", "run_facets_operators", sets, false})
+	}
+	match, with := []string{"(? = '' OR rule = ? OR rule = '')"}, []any{f.Bottleneck, f.Bottleneck}
+	if len(f.Devices) > 0 {
+		devices, err := json.Marshal(f.Devices)
+		if err != nil {
+			return nil, err
+		}
+		match, with = append(match, "device_key IN (SELECT value FROM json_each(?))"), append(with, string(devices))
+	}
+	for _, kind := range holding {
+		match, with = append(match, "instr(' ' || kinds || ' ', ?) > 0"), append(with, " "+kind+" ")
+	}
+	these := `l.run = f.run AND ` + strings.Join(match, " AND ")
+	c.where, c.args = append(c.where, `EXISTS (SELECT 1 FROM lessons l WHERE `+these+`)`), append(c.args, with...)
+	runs, args, err := s.facetQuery(ctx, c, Page{Limit: maxLessonRuns})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.read.QueryContext(ctx, `SELECT l.run, idx, kinds, rule FROM (`+runs+`) f CROSS JOIN lessons l WHERE `+these+` ORDER BY l.run DESC, idx LIMIT ?`,
+		append(append(args, with...), MaxLessons)...)
+	if err != nil {
+		return nil, err
+	}
+	return scanAll(rows, func(r *sql.Rows) (p place, err error) { return p, r.Scan(&p.run, &p.index, &p.kinds, &p.rule) })
 }
 
 const lessonsOfKinds = `SELECT run, idx, kinds, rule FROM lessons WHERE device_key = ?2 AND kinds = ?3`
@@ -249,9 +320,9 @@ type kindSet struct {
 	like          float64
 }
 
-// kindSets returns those that match, the likest first.
+// kindSets returns those that are alike, the likest first.
 func (s *Store) kindSets(ctx context.Context, f LessonFilter) ([]kindSet, error) {
-	like, holding := kinds(f.Like), kinds(f.Holding)
+	like := kinds(f.Like)
 	var sets []kindSet
 	for last := (kindSet{}); ; {
 		err := s.read.QueryRowContext(ctx, kindSetQuery, last.device, last.kinds).Scan(&last.device, &last.kinds)
@@ -265,11 +336,7 @@ func (s *Store) kindSets(ctx context.Context, f LessonFilter) ([]kindSet, error)
 			continue
 		}
 		have := strings.Fields(last.kinds)
-		if slices.ContainsFunc(holding, func(k string) bool { return !slices.Contains(have, k) }) {
-			continue
-		}
-		last.like = likeness(have, like)
-		if len(f.Like) == 0 || last.like >= alike {
+		if last.like = likeness(have, like); last.like >= alike {
 			sets = append(sets, last)
 		}
 	}
@@ -293,55 +360,112 @@ func likeness(a, b []string) float64 {
 	return float64(both) / float64(len(a)+len(b)-both)
 }
 
-// taught is a run that has lessons.
+// taught is a run that has lessons. Its texts are read at once, and opened as they are
+// needed: before, a round has neither source nor feedback, and of its verdict the status
+// and the time alone.
 type taught struct {
+	s      *Store
 	run    kernelwright.Run
-	rounds []kernelwright.Round
+	rounds []taughtRound
+}
+
+type taughtRound struct {
+	kernelwright.Round
+	source, verdict keptText
+	feedback        keptText // its id is 0 where there is none
+	opened          bool
 }
 
 func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
-	t := &taught{run: kernelwright.Run{ID: run}}
+	t := &taught{s: s, run: kernelwright.Run{ID: run}}
 	err := s.read.QueryRowContext(ctx, `SELECT task, task_name, device, device_key FROM runs WHERE id = ?`, run).
 		Scan(&t.run.Task, &t.run.TaskName, &t.run.Device, &t.run.DeviceKey)
-	if err == nil {
-		t.rounds, err = s.Rounds(ctx, run)
+	if err != nil {
+		return nil, err
 	}
+	rows, err := s.read.QueryContext(ctx, `SELECT r.run, r.idx, r.note, r.parent, v.status, v.candidate_ms, c.id, c.hash, c.body, t.id, t.hash, t.body, coalesce(f.text, 0), b.hash, b.body
+		FROM rounds r JOIN verdicts v ON v.id = r.verdict JOIN texts c ON c.id = r.candidate JOIN texts t ON t.id = v.text
+		LEFT JOIN feedback f ON f.run = r.run AND f.idx = r.idx LEFT JOIN texts b ON b.id = f.text WHERE r.run = ? ORDER BY r.idx`, run)
+	if err != nil {
+		return nil, err
+	}
+	t.rounds, err = scanAll(rows, func(r *sql.Rows) (of taughtRound, err error) {
+		return of, r.Scan(&of.RunID, &of.Index, &of.Candidate.Note, &of.Parent, &of.Verdict.Status, &of.Verdict.CandidateMS, &of.source.id, &of.source.hash, &of.source.body,
+			&of.verdict.id, &of.verdict.hash, &of.verdict.body, &of.feedback.id, &of.feedback.hash, &of.feedback.body)
+	})
 	return t, err
 }
 
-// lesson is what the round of this index brought; false where that is none. What
-// it is held against is the round that it was made from; with a schedule, where
-// its step began.
-func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
-	at := slices.IndexFunc(t.rounds, func(r kernelwright.Round) bool { return r.Index == index })
-	if at < 1 {
-		return kernelwright.Lesson{}, false
+// round is a round with its source and its verdict.
+func (t *taught) round(ctx context.Context, at int) (r kernelwright.Round, err error) {
+	of := &t.rounds[at]
+	if of.opened {
+		return of.Round, nil
 	}
-	r := t.rounds[at]
+	if of.Candidate.Source, err = t.s.open(ctx, t.s.read, of.source); err != nil {
+		return r, err
+	}
+	text, err := t.s.open(ctx, t.s.read, of.verdict)
+	if err != nil {
+		return r, err
+	}
+	var v kernelwright.Verdict
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return r, err
+	}
+	of.Verdict, of.opened = v, true
+	return of.Round, nil
+}
+
+// lesson is what the round of this index brought; false where that is none, or where it is
+// not wanted of the bottleneck that was named for it. What it is held against is the round
+// that it was made from; with a schedule, where its step began.
+func (t *taught) lesson(ctx context.Context, index int, wanted func(bottleneck string) bool) (l kernelwright.Lesson, ok bool, err error) {
+	at := slices.IndexFunc(t.rounds, func(r taughtRound) bool { return r.Index == index })
+	if at < 1 {
+		return l, false, nil
+	}
 	from := at - 1
-	if r.Parent != nil {
-		from = slices.IndexFunc(t.rounds, func(p kernelwright.Round) bool { return p.Index == *r.Parent })
+	if parent := t.rounds[at].Parent; parent != nil {
+		from = slices.IndexFunc(t.rounds, func(p taughtRound) bool { return p.Index == *parent })
 	}
 	if from < 0 || from >= at {
-		return kernelwright.Lesson{}, false
+		return l, false, nil
 	}
-	advised := t.rounds[from].Feedback
+	var advised kernelwright.Feedback
+	if kept := t.rounds[from].feedback; kept.id != 0 {
+		text, err := t.s.open(ctx, t.s.read, kept)
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &advised)
+		}
+		if err != nil {
+			return l, false, err
+		}
+	}
+	l.Bottleneck, l.Method = sentence(advised.Bottleneck, maxLessonWords), sentence(advised.Method, maxLessonWords)
+	if !wanted(l.Bottleneck) {
+		return l, false, nil
+	}
+	r, err := t.round(ctx, at)
+	if err != nil {
+		return l, false, err
+	}
 	after, stated := kernelwright.ParseSchedule(r.Candidate.Source)
 	if stated {
-		from = t.start(from, after)
+		if from, err = t.start(ctx, from, after); err != nil {
+			return l, false, err
+		}
 	}
-	p := t.rounds[from]
+	p, err := t.round(ctx, from)
+	if err != nil {
+		return l, false, err
+	}
 	was, now := strict(p.Verdict), strict(r.Verdict)
 	if !timed(was) || p.Candidate.Source == r.Candidate.Source {
-		return kernelwright.Lesson{}, false
+		return l, false, nil
 	}
-	l := kernelwright.Lesson{
-		Run: r.RunID, Round: r.Index, From: p.Index, Task: t.run.Task, TaskName: sentence(t.run.TaskName, maxKindBytes), Device: t.run.Device, DeviceKey: t.run.DeviceKey,
-		Tried: sentence(r.Candidate.Note, maxLessonWords), FromMS: was.CandidateMS, Status: now.Status, Outcome: outcome(was, now),
-	}
-	if advised != nil {
-		l.Bottleneck, l.Method = sentence(advised.Bottleneck, maxLessonWords), sentence(advised.Method, maxLessonWords)
-	}
+	l.Run, l.Round, l.From, l.Task, l.TaskName, l.Device, l.DeviceKey = r.RunID, r.Index, p.Index, t.run.Task, sentence(t.run.TaskName, maxKindBytes), t.run.Device, t.run.DeviceKey
+	l.Tried, l.FromMS, l.Status, l.Outcome = sentence(r.Candidate.Note, maxLessonWords), was.CandidateMS, now.Status, outcome(was, now)
 	if before, ok := kernelwright.ParseSchedule(p.Candidate.Source); ok && stated {
 		l.Steps = kernelwright.Steps(before, after)
 		for i := range l.Steps {
@@ -351,10 +475,10 @@ func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
 	}
 	if l.Outcome == kernelwright.LessonFailed {
 		l.Reason = sentence(now.Reason, maxLessonWords)
-		return l, true
+		return l, true, nil
 	}
 	l.ToMS, l.Moved = now.CandidateMS, Moved(was, now)
-	return l, true
+	return l, true, nil
 }
 
 // strict is the verdict that strict inputs would have brought: nobody is to learn
@@ -370,21 +494,27 @@ func strict(v kernelwright.Verdict) kernelwright.Verdict {
 // schedule: it sends it back to one that was fast, whatever the last one was. So
 // it is the fastest up to the given round of those that are one step away, else
 // the given one.
-func (t *taught) start(given int, to kernelwright.Schedule) int {
+func (t *taught) start(ctx context.Context, given int, to kernelwright.Schedule) (int, error) {
+	away := func(i int) (int, error) {
+		if !timed(t.rounds[i].Verdict) {
+			return 0, nil
+		}
+		r, err := t.round(ctx, i)
+		s, ok := kernelwright.ParseSchedule(r.Candidate.Source)
+		if err != nil || !ok {
+			return 0, err
+		}
+		return len(kernelwright.Steps(s, to)), nil
+	}
 	at := given
-	away := func(i int) int {
-		s, ok := kernelwright.ParseSchedule(t.rounds[i].Candidate.Source)
-		if !ok || !timed(t.rounds[i].Verdict) {
-			return 0
-		}
-		return len(kernelwright.Steps(s, to))
-	}
-	for i := range t.rounds[:given] {
-		if away(i) == 1 && (away(at) != 1 || t.rounds[i].Verdict.CandidateMS < t.rounds[at].Verdict.CandidateMS) {
-			at = i
+	least, err := away(at)
+	for i := 0; i < given && err == nil; i++ {
+		var n int
+		if n, err = away(i); n == 1 && (least != 1 || t.rounds[i].Verdict.CandidateMS < t.rounds[at].Verdict.CandidateMS) {
+			at, least = i, n
 		}
 	}
-	return at
+	return at, err
 }
 
 func timed(v kernelwright.Verdict) bool { return v.Status.OK() && v.CandidateMS > 0 }

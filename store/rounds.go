@@ -326,17 +326,22 @@ func (s *Store) RoundsAfter(ctx context.Context, runID int64, index, limit int) 
 	return s.fillAll(ctx, found)
 }
 
-// fillAll reads the texts of rounds side by side: a run's lie apart, and a disk
-// that is asked for one after the other lets each wait.
+// fillAll reads the texts of rounds.
 func (s *Store) fillAll(ctx context.Context, found []roundRow) ([]kernelwright.Round, error) {
-	rounds := make([]kernelwright.Round, len(found))
+	return aside(found, func(row roundRow) (kernelwright.Round, error) { return s.fill(ctx, row) })
+}
+
+// aside reads each of what was found, side by side: texts lie apart, and a disk that is
+// asked for one after the other lets each wait.
+func aside[T, R any](found []T, read func(T) (R, error)) ([]R, error) {
+	all := make([]R, len(found))
 	errs := make([]error, len(found))
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range min(maxReaders, (len(found)+1)/2) {
 		wg.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(found); i = int(next.Add(1)) - 1 {
-				rounds[i], errs[i] = s.fill(ctx, found[i])
+				all[i], errs[i] = read(found[i])
 			}
 		})
 	}
@@ -346,7 +351,7 @@ func (s *Store) fillAll(ctx context.Context, found []roundRow) ([]kernelwright.R
 			return nil, err
 		}
 	}
-	return rounds, nil
+	return all, nil
 }
 
 // Round returns one round, or ErrNotFound.

@@ -215,8 +215,13 @@ type RunFilter struct {
 	Status    kernelwright.RunStatus
 	Strategy  string
 	Coder     string
-	SinceMS   int64 // created then or later
-	UntilMS   int64 // created before
+	// Of the best round: its language, and the least speedup that it has.
+	Language     kernelwright.Language
+	LeastSpeedup float64
+	Result       kernelwright.Result // of runs that are done
+	Operator     string              // is in the name of an operator of the task; in small or large letters
+	SinceMS      int64               // created then or later
+	UntilMS      int64               // created before
 	// Before pages: only runs with a smaller ID, or with Oldest a larger one. The
 	// next page's is the last ID of this one. 0 starts at the newest.
 	Before int64
@@ -227,46 +232,48 @@ type RunFilter struct {
 // DefaultLimit is how many rows a page has when nobody says.
 const DefaultLimit = 50
 
-// where returns the conditions of a filter with their arguments.
-func (f RunFilter) where() (where []string, args []any) {
-	narrow := func(condition string, arg any) {
-		where, args = append(where, condition), append(args, arg)
+// ids is a query of the numbers of the runs that match, in the order of the list; none:
+// there are none.
+func (s *Store) ids(ctx context.Context, f RunFilter) (query string, args []any, none bool, err error) {
+	p := Page{From: f.Before, Oldest: f.Oldest, Limit: f.Limit}
+	c, none, err := s.facetsOf(ctx, f)
+	if none || err != nil {
+		return "", nil, none, err
 	}
-	if f.Task != "" {
-		narrow("runs.task = ?", f.Task)
+	var where []string
+	for _, of := range []struct{ column, value string }{{"runs.task", f.Task}, {"runs.task_name", f.Name}, {"runs.path", f.Path}} {
+		if of.value != "" {
+			where, args = append(where, of.column+" = ?"), append(args, of.value)
+		}
 	}
-	if f.Name != "" {
-		narrow("runs.task_name = ?", f.Name)
+	if len(where) == 0 {
+		query, args, err = s.facetQuery(ctx, c, p)
+		return query, args, false, err
 	}
-	if f.Path != "" {
-		narrow("runs.path = ?", f.Path)
+	// Those of a task are few, or the newest are soon found.
+	from := `SELECT runs.id AS run FROM runs`
+	if len(c.indexed)+len(c.where) > 0 {
+		from += ` CROSS JOIN run_facets f NOT INDEXED ON f.run = runs.id`
 	}
-	if f.DeviceKey != "" {
-		narrow("runs.device_key = ?", f.DeviceKey)
+	for _, w := range c.where {
+		where = append(where, strings.Replace(w, "f.run ", "runs.id ", 1))
 	}
-	if f.Status != "" {
-		narrow("runs.status = ?", f.Status)
+	args = append(args, c.args...)
+	for _, i := range c.indexed {
+		where, args = append(where, i.text), append(args, i.arg)
 	}
-	if f.Strategy != "" {
-		narrow("runs.strategy = ?", f.Strategy)
-	}
-	if f.Coder != "" {
-		narrow("runs.coder = ?", f.Coder)
-	}
-	if f.SinceMS != 0 {
-		narrow("runs.created >= ?", f.SinceMS)
-	}
-	if f.UntilMS != 0 {
-		narrow("runs.created < ?", f.UntilMS)
-	}
-	return where, args
+	query, args = p.query(from, "runs.id", where, args...)
+	return query, args, false, nil
 }
 
 // CountRuns counts the runs that match, on this page and on those after it.
 func (s *Store) CountRuns(ctx context.Context, f RunFilter) (n int64, err error) {
-	where, args := f.where()
-	query, args := Page{From: f.Before, Oldest: f.Oldest}.query(`SELECT count(*) FROM runs`, "runs.id", where, args...)
-	return n, s.read.QueryRowContext(ctx, query, args...).Scan(&n)
+	f.Limit = 0
+	ids, args, none, err := s.ids(ctx, f)
+	if none || err != nil {
+		return 0, err
+	}
+	return n, s.read.QueryRowContext(ctx, `SELECT count(*) FROM (`+ids+`)`, args...).Scan(&n)
 }
 
 // Runs returns the runs that match, the newest first unless Oldest, without their tracebacks.
@@ -274,17 +281,22 @@ func (s *Store) CountRuns(ctx context.Context, f RunFilter) (n int64, err error)
 // what its columns hold (status, reason, level, times, speedup, headroom). Ask
 // Run for the rest.
 func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, error) {
-	where, args := f.where()
 	if f.Limit <= 0 {
 		f.Limit = DefaultLimit
 	}
+	ids, args, none, err := s.ids(ctx, f)
+	if none || err != nil {
+		return nil, err
+	}
 	query := `SELECT ` + runColumns + `, b.language, b.origin, b.note, b.started, b.finished, b.overhead_ms, ` +
-		verdictColumns("v") + `, ` + verdictColumns("c") + ` FROM runs
+		verdictColumns("v") + `, ` + verdictColumns("c") + ` FROM (` + ids + `) q CROSS JOIN runs ON runs.id = q.run
 		LEFT JOIN rounds b ON b.run = runs.id AND b.idx = runs.best
 		LEFT JOIN verdicts v ON v.id = b.verdict
 		LEFT JOIN certificates ce ON ce.run = b.run AND ce.idx = b.idx
-		LEFT JOIN verdicts c ON c.id = ce.verdict`
-	query, args = Page{From: f.Before, Oldest: f.Oldest, Limit: f.Limit}.query(query, "runs.id", where, args...)
+		LEFT JOIN verdicts c ON c.id = ce.verdict ORDER BY runs.id`
+	if !f.Oldest {
+		query += ` DESC`
+	}
 	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

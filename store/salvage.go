@@ -137,7 +137,7 @@ func (s *salvage) run(ctx context.Context, progress func(string)) error {
 		return err
 	}
 	for _, t := range tables {
-		if !t.has(s.version) {
+		if !t.has(s.version) || t.follows {
 			continue
 		}
 		progress("copying " + t.name)
@@ -161,7 +161,7 @@ func (s *salvage) run(ctx context.Context, progress func(string)) error {
 		if err := s.dst.read.QueryRowContext(ctx, `SELECT count(*) FROM `+t.name).Scan(&n); err != nil {
 			return err
 		}
-		s.out.Lost[t.name] += s.out.Kept[t.name] - n
+		s.out.Lost[t.name] += max(s.out.Kept[t.name]-n, 0) // more than was copied there is of what follows from it
 		s.out.Kept[t.name] = n
 	}
 	return nil
@@ -420,6 +420,10 @@ var dropped = []struct {
 		SELECT id, 0, 'waiting', 0, 0, '', 0, created FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},
 	{`DELETE FROM holds WHERE run <> 0 AND run NOT IN (SELECT run FROM queue)`, holds},
 	{`DELETE FROM events`, holds}, // of the copying
+	{`DELETE FROM run_facets`, facets},
+	{strings.ReplaceAll(newFacets, "%[1]s", ""), facets},
+	{`INSERT INTO run_facets (` + facetColumns + `) ` + facetRow, facets},
+	{strings.Join(sumAll, "; "), facets},
 }
 
 // gaps is the rounds of unfinished runs that come after one that was lost.

@@ -3,9 +3,12 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 
@@ -36,6 +39,29 @@ type Query struct {
 // whole answer.
 const maxHitsPerText = 5
 
+// TaskNames returns the names of the tasks of runs, by run.
+func (s *Store) TaskNames(ctx context.Context, runs []int64) (map[int64]string, error) {
+	list, err := json.Marshal(append([]int64{}, runs...))
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.read.QueryContext(ctx, `SELECT runs.id, task_name FROM json_each(?) CROSS JOIN runs ON runs.id = value`, string(list))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	names := map[int64]string{}
+	for rows.Next() {
+		var run int64
+		var name string
+		if err := rows.Scan(&run, &name); err != nil {
+			return nil, err
+		}
+		names[run] = name
+	}
+	return names, rows.Err()
+}
+
 // Search is Find of words alone.
 func (s *Store) Search(ctx context.Context, query string, limit int) ([]Hit, error) {
 	return s.Find(ctx, Query{Words: query, Limit: limit})
@@ -49,8 +75,10 @@ func (s *Store) Find(ctx context.Context, q Query) ([]Hit, error) {
 	if q.Limit <= 0 {
 		q.Limit = DefaultLimit
 	}
-	match := ftsQuery(q.Words)
+	match, err := s.ftsMatch(ctx, q.Words)
 	switch {
+	case err != nil:
+		return nil, err
 	case match == "" && len(q.Statuses) == 0:
 		return nil, nil
 	case match == "":
@@ -58,7 +86,6 @@ func (s *Store) Find(ctx context.Context, q Query) ([]Hit, error) {
 	}
 	var hits []Hit
 	if len(q.Statuses) == 0 {
-		var err error
 		if hits, err = s.runsSaying(ctx, q.Words, (q.Limit+1)/2); err != nil {
 			return nil, err
 		}
@@ -73,12 +100,12 @@ func (s *Store) Find(ctx context.Context, q Query) ([]Hit, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, id := range ids {
-			found, err := s.placesIn(ctx, id, q)
-			if err != nil {
-				return nil, err
-			}
-			for _, h := range found {
+		places, err := aside(ids, func(id int64) ([]Hit, error) { return s.placesIn(ctx, id, q) })
+		if err != nil {
+			return nil, err
+		}
+		for i, id := range ids {
+			for _, h := range places[i] {
 				said := slices.ContainsFunc(hits, func(before Hit) bool { return before.Kind == "run" && before.RunID == h.RunID })
 				if h.Kind != "run" || !said { // its reason says what its traceback does
 					hits = append(hits, h)
@@ -181,7 +208,7 @@ func (s *Store) standingSo(ctx context.Context, q Query) ([]Hit, error) {
 
 // runsSaying returns the runs in whose name, reason and hint every word occurs.
 func (s *Store) runsSaying(ctx context.Context, words string, limit int) ([]Hit, error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT id, task, task_name, reason, hint FROM runs WHERE reason <> '' ORDER BY id DESC`)
+	rows, err := s.read.QueryContext(ctx, `SELECT id, task, task_name, reason, hint FROM runs INDEXED BY runs_said WHERE reason <> '' ORDER BY id DESC`)
 	if err != nil {
 		return nil, err
 	}
@@ -223,21 +250,86 @@ func wordsOf(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r) })
 }
 
-// ftsQuery quotes each word, so that what people type is never FTS5 syntax.
-func ftsQuery(query string) string {
-	var words []string
+// ftsMatch quotes each word, so that what people type is never FTS5 syntax.
+func (s *Store) ftsMatch(ctx context.Context, query string) (string, error) {
+	var words, either []string
+	said := false
 	for _, word := range strings.Fields(strings.ReplaceAll(strings.ToValidUTF8(query, " "), "\x00", " ")) {
 		stem, prefix := strings.CutSuffix(word, "*")
 		if stem == "" {
 			continue
 		}
-		quoted := `"` + strings.ReplaceAll(stem, `"`, `""`) + `"`
+		quoted := quotedWord(stem)
 		if prefix {
+			begins, err := s.wordsWith(ctx, stem)
+			if err != nil {
+				return "", err
+			}
+			if len(begins) > 0 {
+				either = append(either, "("+strings.Join(begins, " OR ")+")")
+				continue
+			}
 			quoted += "*"
 		}
-		words = append(words, quoted)
+		words, said = append(words, quoted), said || len(wordsOf(stem)) > 0
 	}
-	return strings.Join(words, " ")
+	// Side by side, what has no letter counts for nothing; beside AND it would match nothing.
+	if len(either) == 0 {
+		return strings.Join(words, " "), nil
+	}
+	if said {
+		either = append(either, strings.Join(words, " "))
+	}
+	return strings.Join(either, " AND "), nil
+}
+
+func quotedWord(word string) string { return `"` + strings.ReplaceAll(word, `"`, `""`) + `"` }
+
+// maxBegins is how many words a beginning is replaced by.
+const maxBegins = 8
+
+// wordsWith returns the words of the index that begin so, quoted; none where they are many,
+// or where the beginning is no plain word. FTS5 finds the newest text with one of several
+// words at once, but reads all texts that have a word with a beginning before the first.
+func (s *Store) wordsWith(ctx context.Context, begins string) (words []string, err error) {
+	begins = strings.ToLower(begins)
+	if strings.ContainsFunc(begins, func(r rune) bool {
+		return r > unicode.MaxASCII || r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r)
+	}) {
+		return nil, nil
+	}
+	db, err := s.vocabulary()
+	if err != nil {
+		return nil, err
+	}
+	for from := begins; ; from += "\x00" { // which no word holds
+		if err := db.QueryRowContext(ctx, `SELECT term FROM temp.words WHERE term >= ? LIMIT 1`, from).Scan(&from); err != nil {
+			return words, ignoring(err, sql.ErrNoRows)
+		}
+		if !strings.HasPrefix(from, begins) {
+			return words, nil
+		}
+		if len(words) == maxBegins {
+			return nil, nil
+		}
+		words = append(words, quotedWord(from))
+	}
+}
+
+// openVocabulary opens a database whose connections have the words of the index as a table.
+// Others may make none.
+func (s *Store) openVocabulary() (*sql.DB, error) {
+	mode := "mode=ro&" + probePragmas
+	if writable(filepath.Dir(s.path)) != nil {
+		mode = frozen
+	}
+	begin, table := &atomic.Pointer[string]{}, `CREATE VIRTUAL TABLE temp.words USING fts5vocab(main, texts_fts, instance); PRAGMA query_only = 1`
+	begin.Store(&table)
+	db, err := guarded(s.path, mode, s.damage, begin)
+	if err == nil {
+		db.SetMaxOpenConns(maxReaders)
+	}
+	return db, err
 }
 
 // maxExcerpt is about one line of a terminal.

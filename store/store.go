@@ -66,6 +66,8 @@ type Store struct {
 	file   os.FileInfo // what was opened
 	damage *atomic.Pointer[DamagedError]
 
+	vocabulary func() (*sql.DB, error) // of the search index, opened when it is asked for first
+
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -197,6 +199,11 @@ func openWriter(ctx context.Context, path string, steps []string, damage *atomic
 		triggers += events
 	}
 	if err == nil {
+		var noting string
+		noting, err = facetTriggers(ctx, write)
+		triggers += noting
+	}
+	if err == nil {
 		_, err = write.ExecContext(ctx, triggers)
 	}
 	if err != nil {
@@ -253,7 +260,9 @@ func newStore(path string, write, read *sql.DB, damage *atomic.Pointer[DamagedEr
 	if err != nil {
 		return nil, errors.Join(err, write.Close(), read.Close())
 	}
-	return &Store{path: path, write: write, read: read, enc: enc, dec: dec, now: time.Now, file: file, damage: damage}, nil
+	s := &Store{path: path, write: write, read: read, enc: enc, dec: dec, now: time.Now, file: file, damage: damage}
+	s.vocabulary = sync.OnceValues(s.openVocabulary)
+	return s, nil
 }
 
 func dsn(path, pragmas string) string {
@@ -379,7 +388,11 @@ func soundLog(path string) bool {
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		// Readers first: the last connection to go folds the log into the file.
-		s.closeErr = errors.Join(s.read.Close(), s.write.Close(), s.enc.Close())
+		words, err := s.vocabulary()
+		if err == nil {
+			err = words.Close()
+		}
+		s.closeErr = errors.Join(err, s.read.Close(), s.write.Close(), s.enc.Close())
 		s.dec.Close()
 	})
 	return s.closeErr

@@ -829,6 +829,41 @@ func TestSearch(t *testing.T) {
 }
 
 // What failed is found: by what it says, by why, and by how far it came.
+// A beginning finds what its words do, also of a history that is written to meanwhile, and
+// beside words and what is none.
+func TestSearchOfBeginnings(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	run := newRun(t, s)
+	for i := range 40 {
+		r := round(run.ID, i, kw.Wrong, 0)
+		r.Candidate.Source = fmt.Sprintf("class ModelNew: zeta%d zebra_%d %s", i%5, i, []string{"Zett", "zänk", "zeta"}[i%3])
+		ok(t, s.AppendRound(ctx, r))
+		for _, query := range []string{"zet*", "ze*", "zebra_*", "ZETA*", "zett*", "none*", "zä*", "z-*", "zeta1* zebra_*", "zet* ze*", "zebra_1* class", "-- zett*", "zeta * zett*", "class* modelnew"} {
+			var want []string
+			for _, word := range strings.Fields(query) {
+				if stem, prefix := strings.CutSuffix(word, "*"); prefix && stem != "" {
+					want = append(want, quotedWord(stem)+"*")
+				} else if stem != "" {
+					want = append(want, quotedWord(stem))
+				}
+			}
+			ids := func(match string) []string {
+				return must(scanNames(s.read.Query(`SELECT rowid FROM texts_fts WHERE texts_fts MATCH ? ORDER BY rowid`, match)))(t)
+			}
+			match := must(s.ftsMatch(ctx, query))(t)
+			if have, want := ids(match), ids(strings.Join(want, " ")); !slices.Equal(have, want) {
+				t.Fatalf("%s after %d: %v by %s, not %v", query, i, have, match, want)
+			}
+		}
+	}
+	if match := must(s.ftsMatch(ctx, "zett*"))(t); match != `("zett")` {
+		t.Error(match)
+	}
+	if match := must(s.ftsMatch(ctx, "zebra_*"))(t); match != `"zebra_"*` { // forty words
+		t.Error(match)
+	}
+}
+
 func TestSearchOfWhatFailed(t *testing.T) {
 	s, ctx := openTest(t), t.Context()
 	run := newRun(t, s)

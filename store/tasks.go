@@ -79,7 +79,11 @@ func (s *Store) task(ctx context.Context, query string, arg any) (kernelwright.T
 // Tasks returns tasks as they were last recorded, by fingerprint: at most limit of those
 // after one, of a name where that is given.
 func (s *Store) Tasks(ctx context.Context, name, after string, limit int) ([]kernelwright.Task, error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT fingerprint FROM tasks WHERE fingerprint > ?1 AND (?2 = '' OR name = ?2) ORDER BY fingerprint LIMIT ?3`, after, name, limit)
+	query, args := `SELECT fingerprint FROM tasks WHERE fingerprint > ?`, []any{after}
+	if name != "" {
+		query, args = query+` AND name = ?`, append(args, name)
+	}
+	rows, err := s.read.QueryContext(ctx, query+` ORDER BY fingerprint LIMIT ?`, append(args, limit)...)
 	if err != nil {
 		return nil, err
 	}
@@ -87,11 +91,5 @@ func (s *Store) Tasks(ctx context.Context, name, after string, limit int) ([]ker
 	if err != nil {
 		return nil, err
 	}
-	tasks := make([]kernelwright.Task, len(found))
-	for i, f := range found {
-		if tasks[i], err = s.Task(ctx, f); err != nil {
-			return nil, err
-		}
-	}
-	return tasks, nil
+	return aside(found, func(fingerprint string) (kernelwright.Task, error) { return s.Task(ctx, fingerprint) })
 }

@@ -55,21 +55,32 @@ func (s *Store) putJSON(ctx context.Context, tx *sql.Tx, v any, index string) (i
 // text returns a recorded text. It checks the hash: a text that was damaged on
 // disk is an error, never a wrong answer.
 func (s *Store) text(ctx context.Context, q querier, id int64) (string, error) {
-	var hash, body []byte
-	if err := q.QueryRowContext(ctx, `SELECT hash, body FROM texts WHERE id = ?`, id).Scan(&hash, &body); err != nil {
+	k := keptText{id: id}
+	if err := q.QueryRowContext(ctx, `SELECT hash, body FROM texts WHERE id = ?`, id).Scan(&k.hash, &k.body); err != nil {
 		return "", fmt.Errorf("read text %d: %w", id, err)
 	}
-	if len(body) == 0 {
-		if is, err := pruned(ctx, q, id); err != nil || is {
+	return s.open(ctx, q, k)
+}
+
+// keptText is a row of texts.
+type keptText struct {
+	id         int64
+	hash, body []byte
+}
+
+// open returns the text of a row, as text does.
+func (s *Store) open(ctx context.Context, q querier, k keptText) (string, error) {
+	if len(k.body) == 0 {
+		if is, err := pruned(ctx, q, k.id); err != nil || is {
 			return PrunedText, err
 		}
 	}
-	text, err := s.dec.DecodeAll(body, nil)
-	if err == nil && (len(hash) != sha256.Size || sha256.Sum256(text) != [sha256.Size]byte(hash)) {
+	text, err := s.dec.DecodeAll(k.body, nil)
+	if err == nil && (len(k.hash) != sha256.Size || sha256.Sum256(text) != [sha256.Size]byte(k.hash)) {
 		err = errors.New("its content does not match its hash")
 	}
 	if err != nil {
-		return "", &DamagedError{Path: s.path, Err: fmt.Errorf("text %d: %w", id, err)}
+		return "", &DamagedError{Path: s.path, Err: fmt.Errorf("text %d: %w", k.id, err)}
 	}
 	return string(text), nil
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -22,9 +21,6 @@ import (
 const (
 	shownRuns = 50
 	shownHits = 50
-	// scanned is among how many runs those are looked for that the record cannot choose by
-	// itself: by operator, language, verdict or speedup.
-	scanned = 2000
 	// maxParameter is how long what people look for may be, in bytes.
 	maxParameter = 500
 )
@@ -41,14 +37,13 @@ type historyQuery struct {
 // historyBody is what was found.
 type historyBody struct {
 	historyQuery
-	Devices  []kernelwright.Device
-	Rows     []runRow
-	Hits     []store.Hit
-	Names    map[int64]string // of the tasks of hits
-	Next     string           // query of the next page
-	Searched int              // runs that were looked at, where not all were
-	Results  []string
-	Langs    []kernelwright.Language
+	Devices []kernelwright.Device
+	Rows    []runRow
+	Hits    []store.Hit
+	Names   map[int64]string // of the tasks of hits
+	Next    string           // query of the next page
+	Results []string
+	Langs   []kernelwright.Language
 }
 
 var results = []string{report.Faster, report.NoDifference, report.Undecided, report.NotTimed, report.NothingFaster, report.NotCertified, "queued", "running", "invalid", "declined", "failed"}
@@ -141,105 +136,58 @@ func (u *UI) search(ctx context.Context, b *historyBody) error {
 	if b.Hits, err = u.o.Store.Find(ctx, q); err != nil {
 		return err
 	}
-	b.Names = map[int64]string{}
+	var runs []int64
 	for _, h := range b.Hits {
-		if _, known := b.Names[h.RunID]; known || h.RunID == 0 {
-			continue
-		}
-		run, err := u.o.Store.Run(ctx, h.RunID)
-		if err != nil {
-			return err
-		}
-		b.Names[h.RunID] = run.TaskName
+		runs = append(runs, h.RunID)
 	}
-	return nil
+	b.Names, err = u.o.Store.TaskNames(ctx, runs)
+	return err
 }
 
 // list lists runs, the newest first.
 func (u *UI) list(ctx context.Context, b *historyBody) error {
-	f := store.RunFilter{DeviceKey: b.Device, Coder: b.Model, SinceMS: b.since, UntilMS: b.until, Before: b.Before, Limit: shownRuns + 1}
-	narrowed := b.Operator != "" || b.Language != "" || b.Verdict != "" || b.speedup > 0
-	if narrowed {
-		f.Limit = 200
-	}
-	for looked := 0; ; {
+	f, ok := b.filter()
+	for more := ok; more; {
 		runs, err := u.o.Store.Runs(ctx, f)
 		if err != nil {
 			return err
 		}
 		u.shown(runs)
 		for _, run := range runs {
+			if f.Status == kernelwright.RunRunning && string(run.Status) != b.Verdict { // by now
+				continue
+			}
 			if len(b.Rows) == shownRuns {
 				b.Next = b.next(b.Rows[shownRuns-1].ID)
 				return nil
 			}
-			fits, row, err := u.fits(ctx, b.historyQuery, run)
-			if err != nil {
-				return err
-			}
-			if fits {
-				b.Rows = append(b.Rows, row)
-			}
+			b.Rows = append(b.Rows, newRunRow(run))
 		}
-		looked += len(runs)
-		if !narrowed || len(runs) < f.Limit {
-			return nil
-		}
-		f.Before = runs[len(runs)-1].ID
-		if looked >= scanned {
-			b.Searched, b.Next = looked, b.next(f.Before)
-			return nil
+		if more = len(runs) == f.Limit; more {
+			f.Before = runs[len(runs)-1].ID
 		}
 	}
+	return nil
 }
 
-// fits reports whether a run is one of those that are looked for.
-func (u *UI) fits(ctx context.Context, q historyQuery, run kernelwright.Run) (bool, runRow, error) {
-	row := newRunRow(run)
-	switch {
-	case q.Language != "" && string(row.Lang) != q.Language,
-		q.Verdict != "" && row.Result != q.Verdict && string(run.Status) != q.Verdict,
-		q.speedup > 0 && (row.V == nil || row.V.Speedup == nil || row.V.Speedup.Value < q.speedup):
-		return false, row, nil
+// filter is what the record is asked for; ok is false where nothing can be so.
+func (q historyQuery) filter() (f store.RunFilter, ok bool) {
+	f = store.RunFilter{
+		DeviceKey: q.Device, Coder: q.Model, SinceMS: q.since, UntilMS: q.until, Before: q.Before, Limit: shownRuns + 1,
+		Operator: q.Operator, Language: kernelwright.Language(q.Language), LeastSpeedup: q.speedup,
 	}
-	if q.Operator == "" {
-		return true, row, nil
+	switch q.Verdict {
+	case "":
+	case report.Faster, report.NoDifference, report.Undecided, report.NotTimed, report.NothingFaster, report.NotCertified:
+		f.Result = kernelwright.Result(q.Verdict)
+	case "queued", "running", "done", "invalid", "declined", "failed", "cancelled":
+		f.Status = kernelwright.RunStatus(q.Verdict)
+	case "stopped": // a run that nobody works on is recorded as running
+		f.Status = kernelwright.RunRunning
+	default:
+		return f, false
 	}
-	operators, err := u.tasks.operators(ctx, u.o.Store, run.Task)
-	return slices.ContainsFunc(operators, func(o string) bool { return strings.Contains(o, strings.ToLower(q.Operator)) }), row, err
-}
-
-// taskCache remembers the operators of tasks: a fingerprint always has the same.
-type taskCache struct {
-	mu  sync.Mutex
-	all map[string][]string
-}
-
-const maxTasksKept = 20000
-
-func (c *taskCache) operators(ctx context.Context, s *store.Store, fingerprint string) ([]string, error) {
-	c.mu.Lock()
-	found, known := c.all[fingerprint]
-	c.mu.Unlock()
-	if known || fingerprint == "" {
-		return found, nil
-	}
-	t, err := s.Task(ctx, fingerprint)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, err
-	}
-	for _, o := range t.Operators {
-		if o = strings.ToLower(o); !slices.Contains(found, o) {
-			found = append(found, o)
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all == nil || len(c.all) >= maxTasksKept {
-		c.all = map[string][]string{}
-	}
-	c.all[fingerprint] = found
-	return found, nil
+	return f, true
 }
 
 // compareBody is two runs side by side.

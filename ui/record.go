@@ -2,7 +2,8 @@ package ui
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -310,7 +311,7 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	page, err := u.benches.of(id, known.FinishedMS != 0, func() (report.BenchPage, error) {
-		b, err := u.o.Bench(r.Context(), id)
+		b, err := u.reduced(r.Context(), known)
 		if err != nil {
 			return report.BenchPage{}, err
 		}
@@ -324,8 +325,32 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 	return view{Title: "Bench " + strconv.FormatInt(id, 10), At: "benches", Body: benchBody{id, page}}, err
 }
 
-// errEnough ends a reading of pairs.
-var errEnough = errors.New("enough")
+// kindBench is of the cache: what benches that have ended came to, by number and version of
+// kernelwright. To gather it again, all verdicts of all its runs would be read.
+const kindBench = "bench"
+
+// reduced is what a bench came to.
+func (u *UI) reduced(ctx context.Context, known kernelwright.Bench) (b report.Bench, err error) {
+	key := fmt.Sprintf("%d %s", known.ID, u.o.Version)
+	if known.FinishedMS != 0 {
+		text, kept, err := u.o.Store.Get(ctx, kindBench, key)
+		if err != nil {
+			return b, err
+		}
+		if kept && json.Unmarshal(text, &b) == nil {
+			b.Bench = known
+			return b, nil
+		}
+	}
+	if b, err = u.o.Bench(ctx, known.ID); err != nil || known.FinishedMS == 0 {
+		return b, err
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		return b, err
+	}
+	return b, u.o.Store.Put(ctx, kindBench, key, text)
+}
 
 func (u *UI) auditPage(r *http.Request) (view, error) {
 	id, err := number(r, "audit")
@@ -341,29 +366,20 @@ func (u *UI) auditPage(r *http.Request) (view, error) {
 			return view{}, bad("A page begins at a whole number.", "Go back to the first page.")
 		}
 	}
-	rows, err := u.audits.of(id, b.FinishedMS != 0, func() (rows []report.AuditRow, err error) {
-		err = u.o.Store.AuditPairs(r.Context(), id, func(p kernelwright.AuditPair) error {
-			rows = append(rows, slim(report.NewAuditRow(p)))
-			if len(rows) >= maxAuditPairs {
-				return errEnough
-			}
-			return nil
-		})
-		if errors.Is(err, errEnough) {
-			err = nil
-		}
-		return rows, err
+	counts, err := u.o.Store.AuditCounts(r.Context(), id)
+	if err != nil {
+		return view{}, err
+	}
+	err = u.o.Store.AuditPairsFrom(r.Context(), id, b.First, shownPairs, func(p kernelwright.AuditPair) error {
+		b.Rows = append(b.Rows, report.NewAuditRow(p))
+		return nil
 	})
 	if err != nil {
 		return view{}, err
 	}
-	b.All = len(rows)
-	counts := map[string]int{}
-	for _, row := range rows {
-		counts[string(row.Status)]++
-	}
 	for status, n := range counts {
-		b.Counts = append(b.Counts, auditCount{status, n})
+		b.Counts = append(b.Counts, auditCount{string(status), n})
+		b.All += n
 	}
 	slices.SortFunc(b.Counts, func(x, y auditCount) int {
 		if x.N != y.N {
@@ -371,18 +387,8 @@ func (u *UI) auditPage(r *http.Request) (view, error) {
 		}
 		return strings.Compare(x.Status, y.Status)
 	})
-	b.Rows = rows[min(b.First, len(rows)):min(b.First+shownPairs, len(rows))]
-	if b.First+shownPairs < len(rows) {
+	if b.First+shownPairs < b.All {
 		b.Next = b.First + shownPairs
 	}
 	return view{Title: "Audit " + strconv.FormatInt(id, 10), At: "audits", Body: b}, nil
-}
-
-// maxAuditPairs is how many pairs of an audit are looked at.
-const maxAuditPairs = 20000
-
-// slim is a row without what the page does not show.
-func slim(row report.AuditRow) report.AuditRow {
-	row.Correctness, row.Baselines, row.Assumes, row.Hint = nil, nil, nil, ""
-	return row
 }

@@ -84,8 +84,6 @@ type UI struct {
 	answers  chan struct{}
 	statics  map[string]static
 	benches  finished[report.BenchPage]
-	audits   finished[[]report.AuditRow]
-	tasks    taskCache
 	act      func() actions
 }
 

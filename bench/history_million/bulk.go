@@ -59,10 +59,10 @@ type preparedRun struct {
 // an hour. `history check` is the judge of whether it did so rightly.
 type writer struct {
 	db      *sql.DB
-	runs    int64 // recorded
-	texts   int64 // the last one's number
-	verdict int64 // likewise
-	device  int64 // text of its detail
+	runs    int64            // recorded
+	texts   int64            // the last one's number
+	verdict int64            // likewise
+	devices map[string]int64 // texts of their details, by key
 	names   map[string]int64
 	tasks   map[string][3]int64
 	enc     *zstd.Encoder
@@ -71,7 +71,7 @@ type writer struct {
 // perCommit is how many runs are recorded in one transaction.
 const perCommit = 500
 
-func newWriter(ctx context.Context, path, device string) (*writer, error) {
+func newWriter(ctx context.Context, path string) (*writer, error) {
 	pragmas := "_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_pragma=cache_size(-1000000)&_pragma=busy_timeout(10000)&_txlock=immediate"
 	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: pragmas}).String())
 	if err != nil {
@@ -85,9 +85,9 @@ func newWriter(ctx context.Context, path, device string) (*writer, error) {
 	if _, err := db.ExecContext(ctx, digests); err != nil {
 		return nil, err
 	}
-	w := &writer{db: db, names: map[string]int64{}, tasks: map[string][3]int64{}}
+	w := &writer{db: db, names: map[string]int64{}, tasks: map[string][3]int64{}, devices: map[string]int64{}}
 	err = db.QueryRowContext(ctx, `SELECT (SELECT coalesce(max(id), 0) FROM runs), (SELECT coalesce(max(id), 0) FROM texts),
-		(SELECT coalesce(max(id), 0) FROM verdicts), (SELECT detail FROM devices WHERE key = ?)`, device).Scan(&w.runs, &w.texts, &w.verdict, &w.device)
+		(SELECT coalesce(max(id), 0) FROM verdicts)`).Scan(&w.runs, &w.texts, &w.verdict)
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +105,22 @@ func newWriter(ctx context.Context, path, device string) (*writer, error) {
 		w.tasks[fingerprint] = ids
 	}
 	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	known, err := db.QueryContext(ctx, `SELECT key, detail FROM devices`)
+	if err != nil {
+		return nil, err
+	}
+	defer known.Close()
+	for known.Next() {
+		var key string
+		var detail int64
+		if err := known.Scan(&key, &detail); err != nil {
+			return nil, err
+		}
+		w.devices[key] = detail
+	}
+	if err := known.Err(); err != nil {
 		return nil, err
 	}
 	w.enc, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(2))
@@ -170,7 +186,18 @@ func (w *writer) write(ctx context.Context, first, last int64, draw func(int64) 
 		fmt.Fprintf(os.Stderr, "\r%d of %d runs, %v ", w.runs, last, time.Since(began).Round(time.Second))
 	}
 	fmt.Fprintln(os.Stderr)
-	return nil
+	if first == last {
+		return nil
+	}
+	tx, err := w.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := store.SumCharges(ctx, tx); err != nil {
+		_ = tx.Rollback() // the error before it is the one to tell
+		return err
+	}
+	return tx.Commit()
 }
 
 func (w *writer) prepare(d drawn) (preparedRun, error) {
@@ -241,7 +268,11 @@ var statements = map[string]string{
 	"feedback":    `INSERT INTO feedback (run, idx, kind, rule, text) VALUES (?, ?, ?, ?, ?)`,
 	"certificate": `INSERT INTO certificates (run, idx, verdict, sha256, created) VALUES (?, ?, ?, ?, ?)`,
 	"lessons":     store.LearnQuery,
+	"facets":      store.FacetQueries[0],
+	"run_facets":  store.FacetQueries[1],
 	"metric":      `INSERT INTO metrics (run, idx, name, value) VALUES (?, ?, ?, ?)`,
+	"charge": `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, ended, took, failed)
+		VALUES (?, ?, ?, 0, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?, '')`,
 }
 
 // batch is one transaction.
@@ -250,10 +281,18 @@ type batch struct {
 	tx   *sql.Tx
 	stmt map[string]*sql.Stmt
 	w    *writer
+	// index is what the search index is told at the end: between other statements it
+	// would be written out at each.
+	index *[]indexed
+}
+
+type indexed struct {
+	id   int64
+	text string
 }
 
 func (w *writer) batch(ctx context.Context, tx *sql.Tx, n int64, next func() (preparedRun, error)) error {
-	b := batch{ctx, tx, map[string]*sql.Stmt{}, w}
+	b := batch{ctx, tx, map[string]*sql.Stmt{}, w, &[]indexed{}}
 	for name, query := range statements {
 		stmt, err := tx.PrepareContext(ctx, query)
 		if err != nil {
@@ -271,6 +310,11 @@ func (w *writer) batch(ctx context.Context, tx *sql.Tx, n int64, next func() (pr
 			return err
 		}
 	}
+	for _, x := range *b.index {
+		if err := b.exec("fts", x.id, x.text); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -285,10 +329,10 @@ func (b batch) text(t text) (int64, error) {
 	if err := b.exec("text", id, t.hash[:], t.size, t.index != "", t.body); err != nil {
 		return 0, err
 	}
-	if t.index == "" {
-		return id, nil
+	if t.index != "" {
+		*b.index = append(*b.index, indexed{id, t.index})
 	}
-	return id, b.exec("fts", id, t.index)
+	return id, nil
 }
 
 func (b batch) verdict(v verdict) (int64, error) {
@@ -337,15 +381,28 @@ func (b batch) run(p preparedRun) error {
 	}
 	task := b.w.tasks[r.Task]
 	if err := b.exec("run", r.ID, r.Task, r.TaskName, r.Path, r.Device, r.DeviceKey, r.Strategy, r.Coder, r.Judge, r.Seed, r.MaxRounds, r.Settings,
-		string(r.Status), string(r.Stop), r.Reason, r.Hint, r.CreatedMS, r.StartedMS, r.FinishedMS, best, task[0], task[1], task[2], b.w.device); err != nil {
+		string(r.Status), string(r.Stop), r.Reason, r.Hint, r.CreatedMS, r.StartedMS, r.FinishedMS, best, task[0], task[1], task[2], b.w.devices[r.DeviceKey]); err != nil {
 		return err
 	}
 	for _, q := range p.rounds {
 		if err := b.round(r, q); err != nil {
 			return fmt.Errorf("round %d of run %d: %w", q.round.Index, r.ID, err)
 		}
+		if r.Coder == coders[0] {
+			continue
+		}
+		for i, agent := range []string{"coder", "judge"} { // what its models were asked
+			if err := b.exec("charge", r.ID, q.round.Index, agent, r.Coder, 3000+q.round.Index*500, 900-300*i, float64(r.ID%97)/1000, q.round.StartedMS+int64(i)*2000, 1500); err != nil {
+				return err
+			}
+		}
 	}
-	return b.exec("lessons", r.ID)
+	for _, name := range []string{"lessons", "facets", "run_facets"} {
+		if err := b.exec(name, r.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b batch) round(run kernelwright.Run, q prepared) error {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -121,7 +122,7 @@ func fill(ctx context.Context, db *store.Store, s settings) error {
 	if err != nil {
 		return err
 	}
-	w, err := newWriter(ctx, db.Path(), o.Device.Key)
+	w, err := newWriter(ctx, db.Path())
 	if err != nil {
 		return err
 	}
@@ -143,13 +144,16 @@ func saveTasks(ctx context.Context, db *store.Store, s settings, o original) ([]
 		t.Name = fmt.Sprintf("task_%05d", i)
 		t.Source = source.draw(rng) + fmt.Sprintf("\n# %s\n", t.Name)
 		t.Fingerprint = kernelwright.HashText(t.Source)
+		t.Operators = drawOperators(rng)
 		tasks[i] = t
 	}
 	if _, err := db.Task(ctx, tasks[len(tasks)-1].Fingerprint); err == nil {
 		return tasks, nil // the last one is there: all are
 	}
-	if err := db.SaveDevice(ctx, o.Device); err != nil {
-		return nil, err
+	for _, d := range devices(o.Device) {
+		if err := db.SaveDevice(ctx, d); err != nil {
+			return nil, err
+		}
 	}
 	for _, t := range tasks {
 		if err := db.SaveTask(ctx, t); err != nil {
@@ -161,37 +165,110 @@ func saveTasks(ctx context.Context, db *store.Store, s settings, o original) ([]
 
 // popular draws a task so that its frequency falls with its rank: of 100,000
 // runs the first of 20,000 tasks has some 14,000, most have one or two.
-func popular(rng *rand.Rand, n int) int {
-	return min(int(float64(n)*math.Pow(rng.Float64(), 5)), n-1)
+func popular(rng *rand.Rand, n int) int { return rank(rng, n, 5) }
+
+// rank draws one of n, the first most often.
+func rank(rng *rand.Rand, n int, steep float64) int {
+	return min(int(float64(n)*math.Pow(rng.Float64(), steep)), n-1)
+}
+
+// createdMS is when a run was created: a hundred thousand make a year.
+func createdMS(run int64) int64 { return 1_764_460_800_000 + run*315_000 }
+
+// What runs differ by, the most frequent first.
+var (
+	coders    = []string{"builtin", "anthropic:a-model", "openai:another-model", "policy:current", "local:small", "google:some-model", "local:large", "openai:old-model", "local:tiny", "mistral:rare-model"}
+	operators = []string{
+		"softmax", "linear", "conv2d", "relu", "layer_norm", "mul", "add", "gelu", "matmul", "sum", "mean", "batch_norm", "max_pool2d", "sigmoid", "tanh", "sub", "div", "transpose", "cat", "bmm",
+		"group_norm", "silu", "exp", "log", "amax", "cumsum", "dropout", "embedding", "avg_pool2d", "conv1d", "conv_transpose2d", "argmax", "pow", "sqrt", "clamp", "where", "gather", "scatter", "topk", "sort",
+		"instance_norm", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "huber_loss", "lstm_cell", "gru_cell", "hardtanh", "hardswish", "leaky_relu", "elu", "selu", "softplus", "mish", "prod",
+		"std", "var", "norm", "index_select", "roll", "flip", "pad", "upsample", "conv3d", "max_pool3d", "rms_norm", "einsum", "logsumexp", "cumprod", "tril", "triu", "diag", "outer", "erf", "cosine_similarity",
+	}
+)
+
+// drawOperators draws one to six.
+func drawOperators(rng *rand.Rand) (all []string) {
+	for range 1 + rng.IntN(6) {
+		all = append(all, "aten."+operators[rank(rng, len(operators), 2)])
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// devices are the one that was recorded and some that were not: their figures are its.
+func devices(cpu kernelwright.Device) []kernelwright.Device {
+	all := []kernelwright.Device{cpu}
+	for i, name := range []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA GeForce RTX 5090"} {
+		d := cpu
+		d.Kind, d.Name, d.Key = kernelwright.CUDADevice, name, fmt.Sprintf("cuda-%016x", i+1)
+		all = append(all, d)
+	}
+	return all
+}
+
+func drawDevice(rng *rand.Rand, cpu kernelwright.Device) (kernelwright.Device, kernelwright.Language) {
+	all := devices(cpu)
+	i := rank(rng, len(all), 2)
+	switch {
+	case i == 0:
+		return all[i], kernelwright.CPP
+	case rng.IntN(10) < 7:
+		return all[i], kernelwright.CUDA
+	}
+	return all[i], kernelwright.Triton
+}
+
+// scaled is a speedup of another size.
+func scaled(s *kernelwright.Speedup, by float64) *kernelwright.Speedup {
+	if s == nil {
+		return nil
+	}
+	return &kernelwright.Speedup{Value: s.Value * by, Low: s.Low * by, High: s.High * by, Against: s.Against}
+}
+
+// drawVerdict is a verdict as the pattern's, with numbers of its own.
+func (p pattern) drawVerdict(rng *rand.Rand) (v kernelwright.Verdict, err error) {
+	return v, json.Unmarshal([]byte(p.verdict.draw(rng)), &v)
 }
 
 // draw makes the run of a number.
 func draw(s settings, o original, all []pattern, tasks []kernelwright.Task, id int64) (drawn, error) {
 	rng := rand.New(rand.NewPCG(s.seed, uint64(id)+1))
 	t := tasks[popular(rng, len(tasks))]
-	now := int64(1_750_000_000_000) + id*60_000
+	now := createdMS(id)
+	device, language := drawDevice(rng, o.Device)
+	coder := coders[rank(rng, len(coders), 2)]
 	d := drawn{run: kernelwright.Run{
-		ID: id, Task: t.Fingerprint, TaskName: t.Name, Path: "/home/someone/kernels/" + t.Name + ".py", Device: "cpu", DeviceKey: o.Device.Key,
-		Strategy: "rounds", Coder: "builtin", Judge: "rules", MaxRounds: s.perRun, CreatedMS: now, StartedMS: now, FinishedMS: now + 50_000,
-		Settings: `{"rounds":10,"wall_time_ms":600000,"headroom_stop":0.95,"patience":4,"judge":"both","language":"cpp"}`,
+		ID: id, Task: t.Fingerprint, TaskName: t.Name, Path: "/home/someone/kernels/" + t.Name + ".py", Device: device.String(), DeviceKey: device.Key,
+		Strategy: []string{"rounds", "beam", "react"}[rank(rng, 3, 2)], Coder: coder, Judge: "rules", MaxRounds: s.perRun, CreatedMS: now, StartedMS: now, FinishedMS: now + 50_000,
+		Settings: `{"rounds":10,"wall_time_ms":600000,"headroom_stop":0.95,"patience":4,"judge":"both","language":"` + string(language) + `"}`,
 		Status:   kernelwright.RunDone, Stop: kernelwright.StopRounds,
 	}}
-	if rng.IntN(50) == 0 {
-		d.run.Status, d.run.Stop, d.run.Reason = kernelwright.RunFailed, "", "the evaluation: not there after 10m0s"
+	if coder != coders[0] {
+		d.run.Judge = coder
 	}
+	switch rng.IntN(50) {
+	case 0:
+		d.run.Status, d.run.Stop, d.run.Reason = kernelwright.RunFailed, "", "the evaluation: not there after 10m0s"
+	case 1:
+		d.run.Status, d.run.Stop, d.run.Reason = kernelwright.RunCancelled, "", "somebody cancelled it"
+	}
+	factor := math.Exp(rng.NormFloat64() / 2) // of the run's speedups
 	best, least := -1, math.Inf(1)
+	var err error
 	for index := range s.perRun {
 		p := all[index%len(all)]
 		r := p.round
 		r.RunID, r.Index, r.StartedMS, r.FinishedMS = id, index, now+int64(index)*5000, now+int64(index)*5000+4000
 		r.Candidate.Source = p.source.draw(rng)
-		if err := json.Unmarshal([]byte(p.verdict.draw(rng)), &r.Verdict); err != nil {
+		if r.Verdict, err = p.drawVerdict(rng); err != nil {
 			return d, err
 		}
 		if err := json.Unmarshal([]byte(p.feedback.draw(rng)), &r.Feedback); err != nil {
 			return d, err
 		}
-		r.Verdict.Task = t.Fingerprint
+		r.Candidate.Language = language
+		r.Verdict.Task, r.Verdict.Speedup = t.Fingerprint, scaled(r.Verdict.Speedup, factor)
 		if rng.IntN(4) == 0 { // a quarter of what is tried fails
 			r.Verdict.Status, r.Verdict.CandidateMS, r.Verdict.Speedup = kernelwright.Wrong, 0, nil
 			r.Verdict.Reason = "on family base: " + strconv.Itoa(rng.IntN(1<<20)) + " elements differ"
@@ -208,7 +285,7 @@ func draw(s settings, o original, all []pattern, tasks []kernelwright.Task, id i
 		if err := json.Unmarshal([]byte(p.certificate.draw(rng)), &v); err != nil {
 			return d, err
 		}
-		v.Task, v.CandidateMS, v.Exported = t.Fingerprint, least, p.exported.draw(rng)
+		v.Task, v.CandidateMS, v.Speedup, v.Exported = t.Fingerprint, least, scaled(v.Speedup, factor), p.exported.draw(rng)
 		v.ExportedSHA256 = kernelwright.HashText(v.Exported)
 		d.rounds[best].Certificate = &v
 		break

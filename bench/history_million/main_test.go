@@ -2,7 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kernelwright/kernelwright/store"
@@ -67,5 +72,61 @@ func TestBulkIsHonest(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// Every route that reads is asked, and every page: a new one is not left out.
+func TestEveryRouteAndPageIsAsked(t *testing.T) {
+	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	pages, drop := handler(db)
+	defer drop()
+	got := httptest.NewRecorder()
+	pages.ServeHTTP(got, httptest.NewRequest("GET", "http://127.0.0.1/openapi.json", nil))
+	var document struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(got.Body.Bytes(), &document); err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	for _, q := range (known{}).questions() {
+		name, _, _ := strings.Cut(q.name, ",")
+		name, _, _ = strings.Cut(name, "?")
+		asked = append(asked, strings.TrimPrefix(strings.TrimPrefix(name, "page "), "download "))
+	}
+	routes := 0
+	for path, methods := range document.Paths {
+		if _, reads := methods["get"]; !reads || slices.Contains([]string{"/api/v1/events", "/readyz"}, path) { // the first does not end, the second asks the daemon
+			continue
+		}
+		routes++
+		if !slices.Contains(asked, strings.TrimPrefix(path, "/api/v1")) {
+			t.Errorf("%s is not asked", path)
+		}
+	}
+	mounted := regexp.MustCompile(`u\.(?:get|download)\("([^"]+)"`)
+	sources, err := filepath.Glob("../../ui/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := 0
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mounted.FindAllStringSubmatch(string(text), -1) {
+			shown++
+			if page := strings.ReplaceAll(m[1], "{$}", ""); page != "/login" && !slices.Contains(asked, page) { // it has nothing of the record
+				t.Errorf("page %s is not asked", page)
+			}
+		}
+	}
+	if routes < 25 || shown < 25 {
+		t.Errorf("%d routes and %d pages were found", routes, shown)
 	}
 }
