@@ -59,8 +59,8 @@ func Backup(ctx context.Context, path, to string) error {
 // Restore puts a copy of a history in the place of the one at path, for who alone has its
 // folder. What was there is moved to a name with the time, which is returned; empty where
 // nothing was. The copy is examined first, and an error leaves everything as it was. A
-// process that is killed leaves the old one or the new one in its place, or the old one
-// under that name alone: the same call again finishes it.
+// process that is killed leaves the old one or the new one in its place, whole: the same
+// call again finishes it.
 func Restore(ctx context.Context, path, from string, now time.Time, progress func(string)) (old string, err error) {
 	e, err := Examine(ctx, from, progress)
 	if err != nil {
@@ -88,15 +88,21 @@ func Restore(ctx context.Context, path, from string, now time.Time, progress fun
 			return "", &os.PathError{Op: "write", Path: old, Err: os.ErrExist}
 		}
 		// Opened and closed, its log is folded into it, and one name is all there is to
-		// move. A damaged one keeps its log, which goes first: beside another file it
-		// would be taken for that one's.
+		// move: it gets the second name first, so that there is a record at any moment. A
+		// damaged one keeps its log, which goes first: beside another file it would be
+		// taken for that one's.
 		if s, err := Open(path); err == nil {
 			if err := s.Close(); err != nil {
 				return "", err
 			}
 		}
-		for _, suffix := range []string{"-wal", "-shm", ""} {
+		for _, suffix := range []string{"-wal", "-shm"} {
 			if err := os.Rename(path+suffix, old+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return "", err
+			}
+		}
+		if os.Link(path, old) != nil { // a file system without links
+			if err := os.Rename(path, old); err != nil {
 				return "", err
 			}
 		}
