@@ -82,6 +82,9 @@ func Restore(ctx context.Context, path, from string, now time.Time, progress fun
 	if err := Backup(ctx, from, made); err != nil { // with what lies in its log
 		return "", err
 	}
+	if err := skipEvents(ctx, made, now); err != nil {
+		return "", err
+	}
 	if _, err := os.Lstat(path); err == nil {
 		old = path + ".before-" + now.UTC().Format("20060102T150405")
 		if _, err := os.Lstat(old); err == nil {
@@ -108,4 +111,24 @@ func Restore(ctx context.Context, path, from string, now time.Time, progress fun
 		}
 	}
 	return old, os.Rename(made, path)
+}
+
+// skipEvents has the next event of a record get a number that no record which this one
+// takes the place of has given out: whoever comes back with such a number is told that there
+// is a gap. Fewer events than milliseconds pass.
+func skipEvents(ctx context.Context, path string, now time.Time) error {
+	db, err := sql.Open("sqlite", dsn(path, "mode=rw"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	for _, change := range []string{
+		`UPDATE sqlite_sequence SET seq = max(seq, ?1) WHERE name = 'events'`,
+		`INSERT INTO sqlite_sequence (name, seq) SELECT 'events', ?1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'events')`,
+	} {
+		if _, err := db.ExecContext(ctx, change, now.UnixMilli()); err != nil {
+			return fmt.Errorf("restore the history: %w", wrap(path, err))
+		}
+	}
+	return db.Close()
 }
