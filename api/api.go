@@ -116,6 +116,7 @@ func New(o Options) *API {
 	a.events()
 	a.changes()
 	outwardSchemas(a.huma.OpenAPI().Components.Schemas)
+	completeResponses(a.huma.OpenAPI())
 	document, err := json.MarshalIndent(a.huma.OpenAPI(), "", "  ")
 	if err != nil { // types of ours alone: cannot fail
 		panic(err)

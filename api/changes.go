@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"reflect"
 	"syscall"
 	"time"
 
@@ -57,8 +59,22 @@ type runState struct {
 	Hold store.Held       `json:"hold" doc:"Why it is held back: paused, or cancelled where its round in progress is still to end."`
 }
 
+// priority is what a run of the queue is given.
+type priority struct {
+	Priority int `json:"priority" minimum:"-1000" maximum:"1000"`
+}
+
 type queueState struct {
 	Paused bool `json:"paused"`
+}
+
+// alsoCreated has the document say that what is there already is answered with 200, and what
+// is new with 201.
+func (a *API) alsoCreated(path string) {
+	responses := a.huma.OpenAPI().Paths[path].Post.Responses
+	there := cmp.Or(responses["200"], responses["201"])
+	responses["200"] = &huma.Response{Description: "It was there already.", Content: there.Content}
+	responses["201"] = &huma.Response{Description: "Created", Content: there.Content}
 }
 
 // created is an answer with its status.
@@ -84,9 +100,7 @@ func (a *API) changes() {
 	}
 	change(a, http.MethodPut, "/api/v1/runs/{run}/priority", "Give a run of the queue another priority: higher goes first.", func(ctx context.Context, in *struct {
 		RunNumber
-		Body struct {
-			Priority int `json:"priority" minimum:"-1000" maximum:"1000"`
-		}
+		Body priority
 	}) (*answer[runState], error) {
 		return a.stands(ctx, in.Run, s.SetPriority(ctx, in.Run, in.Body.Priority))
 	})
@@ -101,6 +115,7 @@ func (a *API) changes() {
 		}
 		return &created[runState]{createdStatus(fresh), state.Body}, nil
 	})
+	a.alsoCreated("/api/v1/runs/{run}/retry")
 	for _, c := range []struct {
 		verb, summary string
 		paused        bool
@@ -138,9 +153,11 @@ func createdStatus(fresh bool) int {
 
 // Why is said for the record.
 type Why struct {
-	Body struct {
-		Reason string `json:"reason,omitempty" maxLength:"1000" doc:"Why, in a sentence for the record."`
-	}
+	Body reason
+}
+
+type reason struct {
+	Reason string `json:"reason,omitempty" nullable:"false" maxLength:"1000" doc:"Why, in a sentence for the record."`
 }
 
 func (w Why) reason() string {
@@ -180,17 +197,17 @@ func (a *API) serves(ctx context.Context, err error) (*answer[promotionRow], err
 
 // submission is what came of a file that was sent.
 type submission struct {
-	Path    string `json:"path" doc:"Of the file."`
-	SHA256  string `json:"sha256" doc:"Of its text."`
+	Path    string `json:"path" nullable:"false" minLength:"1" doc:"Of the file."`
+	SHA256  string `json:"sha256" nullable:"false" doc:"Of its text."`
 	Created bool   `json:"created" doc:"Whether it was written; else it was there already."`
 	Run     int64  `json:"run" unknown:"0" doc:"That is for it; null: it is not queued yet."`
-	Runs    string `json:"runs" doc:"The list that its run is in."`
+	Runs    string `json:"runs" nullable:"false" doc:"The list that its run is in."`
 }
 
 // upload is a reference as it is sent in JSON.
 type upload struct {
-	Name   string `json:"name"`
-	Source string `json:"source"`
+	Name   string `json:"name" nullable:"false" minLength:"1" doc:"Of the file."`
+	Source string `json:"source" nullable:"false" minLength:"1" doc:"Its text."`
 }
 
 // submissions has the route that takes references.
@@ -199,18 +216,14 @@ func (a *API) submissions() {
 	op.MaxBodyBytes, op.SkipValidateBody = maxUpload, true
 	op.Errors = append(op.Errors, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
 	op.DefaultStatus = http.StatusCreated
-	text := &huma.Schema{Type: huma.TypeString}
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		"application/json": {Schema: &huma.Schema{
-			Type: huma.TypeObject, Required: []string{"name", "source"}, AdditionalProperties: false,
-			Properties: map[string]*huma.Schema{"name": text, "source": text},
-		}},
+		"application/json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[upload](), true, "")},
 		"multipart/form-data": {Schema: &huma.Schema{
 			Type: huma.TypeObject, Required: []string{"file"}, Properties: map[string]*huma.Schema{"file": {Type: huma.TypeString, Format: "binary"}},
 		}},
 	}}
 	huma.Register(a.huma, op, func(ctx context.Context, in *struct {
-		Type    string `header:"Content-Type" maxLength:"1000"`
+		Type    string `header:"Content-Type" hidden:"true" maxLength:"1000"`
 		Replace bool   `query:"replace" doc:"Replace a file of this name that has another text."`
 		RawBody []byte `contentType:"multipart/form-data"`
 	}) (*created[submission], error) {
@@ -221,6 +234,7 @@ func (a *API) submissions() {
 		out, err := a.submit(ctx, name, content, in.Replace)
 		return out, a.problem(ctx, err)
 	})
+	a.alsoCreated("/api/v1/tasks")
 }
 
 // submit keeps a reference in the watched folder, and waits a moment for its run.

@@ -23,7 +23,7 @@ import (
 type counter struct{ requests atomic.Int64 }
 
 type state struct {
-	Status  string   `json:"status" doc:"ok, or ready."`
+	Status  string   `json:"status" nullable:"false" doc:"ok, or ready."`
 	Version string   `json:"version"`
 	Devices []string `json:"devices,omitempty"`
 }

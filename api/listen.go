@@ -302,7 +302,7 @@ func frameOf(id int64, kind string, atMS int64, data []byte) []byte {
 // Listening says what somebody listens to.
 type Listening struct {
 	Run   int64    `query:"run" minimum:"1" doc:"Of this run alone."`
-	Kinds []string `query:"kinds" maxItems:"20" doc:"Of these kinds alone; separated by commas."`
+	Kinds []string `query:"kinds,explode" nullable:"false" maxItems:"20" doc:"Of these kinds alone; given again, or separated by commas."`
 	After string   `query:"after" maxLength:"20" doc:"Go on after the event of this id."`
 	Last  string   `header:"Last-Event-ID" maxLength:"20" doc:"The same; browsers send it."`
 }
@@ -333,7 +333,10 @@ func (a *API) events() {
 			return nil, err
 		}
 		l := &listener{run: in.Run, frames: make(chan []byte, maxFrames)}
-		for _, kind := range in.Kinds {
+		for kind := range strings.SplitSeq(strings.Join(in.Kinds, ","), ",") {
+			if kind == "" {
+				continue
+			}
 			if !slices.Contains(eventKinds, kind) {
 				return nil, bad("query.kinds: there are no such events", "they are "+strings.Join(eventKinds, ", "))
 			}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +180,60 @@ func TestAGapIsTold(t *testing.T) {
 	}
 	if h := e.next(); h.kind != EventGap || h.data["oldest"] != 1. || h.id == "" || h.id == "999999999" {
 		t.Errorf("%+v", h)
+	}
+}
+
+// A record that is restored from an older backup goes on to other numbers than the one that
+// it takes the place of, so whoever comes back with one of those is told of the gap.
+func TestARestoredRecordHasAGap(t *testing.T) {
+	path, backup := filepath.Join(t.TempDir(), store.FileName), filepath.Join(t.TempDir(), "backup.db")
+	ctx := t.Context()
+	open := func() (*store.Store, *world) {
+		s, err := store.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := New(Options{Store: s, Version: "1"})
+		w := &world{t: t, api: a, store: s, http: httptest.NewServer(a)}
+		return s, w
+	}
+	shut := func(w *world) {
+		w.api.Close()
+		w.http.Close()
+		w.check(w.store.Close())
+	}
+	s, w := open()
+	record := func(s *store.Store, runs int) {
+		for range runs {
+			_, err := s.CreateRun(ctx, kernelwright.Run{TaskName: "new", Status: kernelwright.RunFailed, Reason: "x"})
+			w.check(err)
+		}
+	}
+	record(s, 3)
+	w.check(store.Backup(ctx, path, backup))
+	record(s, 5)
+	_, last, err := s.EventBounds(ctx)
+	w.check(err)
+	shut(w)
+	_, err = store.Restore(ctx, path, backup, time.Now(), func(string) {})
+	w.check(err)
+	for recorded := range 2 {
+		s, w = open()
+		record(s, 20*recorded) // more than were lost
+		e := w.listen("", fmt.Sprint(last))
+		if h := e.next(); h.kind != EventReady || h.id == "" {
+			t.Errorf("%+v", h)
+		}
+		if h := e.next(); h.kind != EventGap {
+			t.Errorf("after %d more, a listener that was at %d gets %+v, want a gap", 20*recorded, last, h)
+		}
+		for range 20 * recorded {
+			if h := e.next(); h.kind != store.EventRun {
+				t.Errorf("%+v", h)
+			}
+		}
+		e.stop()
+		shut(w)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 
 // Problem is an answer that is none: a sentence, and what to do.
 type Problem struct {
-	Text  string `json:"error" doc:"What is wrong, in a sentence."`
-	Hint  string `json:"hint,omitempty" doc:"What to do."`
+	Text  string `json:"error" nullable:"false" doc:"What is wrong, in a sentence."`
+	Hint  string `json:"hint,omitempty" nullable:"false" doc:"What to do."`
 	Code  int    `json:"status" doc:"The HTTP status."`
 	retry bool
 }

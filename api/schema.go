@@ -1,7 +1,9 @@
 package api
 
 import (
+	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -60,4 +62,35 @@ func outwardSchema(field reflect.StructField, p *huma.Schema) *huma.Schema {
 		p.Nullable = true
 	}
 	return p
+}
+
+// completeResponses has each operation say the statuses that the server answers before a
+// handler does, and none that it never gives. Operations have the first word of their path
+// as a tag.
+func completeResponses(d *huma.OpenAPI) {
+	header := func(name string) map[string]*huma.Param {
+		return map[string]*huma.Param{name: {Schema: &huma.Schema{Type: huma.TypeString}}}
+	}
+	for path, item := range d.Paths {
+		tag, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(path, "/api/v1"), "/"), "/")
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put} {
+			if op == nil {
+				continue
+			}
+			op.Tags = []string{tag}
+			problem := op.Responses["400"].Content
+			for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestEntityTooLarge} {
+				if status != http.StatusRequestEntityTooLarge || op.RequestBody != nil {
+					op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: problem}
+				}
+			}
+			delete(op.Responses, "422") // it is a 400 here
+			delete(op.Responses, "500")
+			op.Responses["503"].Headers = header("Retry-After")
+			if op == item.Get && path != eventsPath {
+				op.Responses["200"].Headers = header("ETag")
+				op.Responses["304"] = &huma.Response{Description: "The client has it, by its If-None-Match."}
+			}
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
@@ -41,6 +42,9 @@ func (c trainRunCmd) Run(a *app) (err error) {
 		return err
 	}
 	r, err := a.open(true)
+	if held, ok := errors.AsType[*daemon.HeldError](err); ok {
+		return &Error{Code: ExitHeld, Err: held, Hint: "stop that process; or a daemon trains by itself where training.schedule.cron is set (docs/nights.md)"}
+	}
 	if err != nil {
 		return err
 	}

@@ -59,8 +59,8 @@ func Backup(ctx context.Context, path, to string) error {
 // Restore puts a copy of a history in the place of the one at path, for who alone has its
 // folder. What was there is moved to a name with the time, which is returned; empty where
 // nothing was. The copy is examined first, and an error leaves everything as it was. A
-// process that is killed leaves the old one or the new one in its place, or the old one
-// under that name alone: the same call again finishes it.
+// process that is killed leaves the old one or the new one in its place, whole: the same
+// call again finishes it.
 func Restore(ctx context.Context, path, from string, now time.Time, progress func(string)) (old string, err error) {
 	e, err := Examine(ctx, from, progress)
 	if err != nil {
@@ -82,24 +82,53 @@ func Restore(ctx context.Context, path, from string, now time.Time, progress fun
 	if err := Backup(ctx, from, made); err != nil { // with what lies in its log
 		return "", err
 	}
+	if err := skipEvents(ctx, made, now); err != nil {
+		return "", err
+	}
 	if _, err := os.Lstat(path); err == nil {
 		old = path + ".before-" + now.UTC().Format("20060102T150405")
 		if _, err := os.Lstat(old); err == nil {
 			return "", &os.PathError{Op: "write", Path: old, Err: os.ErrExist}
 		}
 		// Opened and closed, its log is folded into it, and one name is all there is to
-		// move. A damaged one keeps its log, which goes first: beside another file it
-		// would be taken for that one's.
+		// move: it gets the second name first, so that there is a record at any moment. A
+		// damaged one keeps its log, which goes first: beside another file it would be
+		// taken for that one's.
 		if s, err := Open(path); err == nil {
 			if err := s.Close(); err != nil {
 				return "", err
 			}
 		}
-		for _, suffix := range []string{"-wal", "-shm", ""} {
+		for _, suffix := range []string{"-wal", "-shm"} {
 			if err := os.Rename(path+suffix, old+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return "", err
+			}
+		}
+		if os.Link(path, old) != nil { // a file system without links
+			if err := os.Rename(path, old); err != nil {
 				return "", err
 			}
 		}
 	}
 	return old, os.Rename(made, path)
+}
+
+// skipEvents has the next event of a record get a number that no record which this one
+// takes the place of has given out: whoever comes back with such a number is told that there
+// is a gap. Fewer events than milliseconds pass.
+func skipEvents(ctx context.Context, path string, now time.Time) error {
+	db, err := sql.Open("sqlite", dsn(path, "mode=rw"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	for _, change := range []string{
+		`UPDATE sqlite_sequence SET seq = max(seq, ?1) WHERE name = 'events'`,
+		`INSERT INTO sqlite_sequence (name, seq) SELECT 'events', ?1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'events')`,
+	} {
+		if _, err := db.ExecContext(ctx, change, now.UnixMilli()); err != nil {
+			return fmt.Errorf("restore the history: %w", wrap(path, err))
+		}
+	}
+	return db.Close()
 }

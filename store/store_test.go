@@ -33,6 +33,13 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv("KERNELWRIGHT_STORE_TEST_WRITER"); path != "" {
 		writeForEver(path)
 	}
+	if verb := os.Getenv(killedVerb); verb != "" {
+		if err := killed(verb, os.Getenv(killedRecord), os.Getenv(killedCopy)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
