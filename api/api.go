@@ -137,6 +137,9 @@ func (a *API) Progress(p Progress) { a.hub.tell(EventProgress, p.Run, p) }
 // Step tells of a step of training. It waits for nobody.
 func (a *API) Step(s Step) { a.hub.tell(EventStep, 0, s) }
 
+// Devices is how the devices are just now, as listeners are told.
+func (a *API) Devices(ctx context.Context) []Sample { return a.hub.devices(ctx) }
+
 // Ready says which devices take runs now.
 func (a *API) Ready(devices []kernelwright.Device) {
 	a.mu.Lock()

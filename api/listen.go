@@ -34,6 +34,8 @@ const (
 	heartbeat = 15 * time.Second
 	// sampling is how often devices are looked at while anybody listens.
 	sampling = 2 * time.Second
+	// waitForDevices is how long a page waits for how devices are.
+	waitForDevices = 50 * time.Millisecond
 	// frameTime is how long writing to a listener may take.
 	frameTime = 10 * time.Second
 	// comeBack is after how many milliseconds a listener that was dropped comes back.
@@ -95,6 +97,9 @@ type hub struct {
 	wait   sync.WaitGroup
 
 	mu        sync.Mutex
+	latest    []Sample      // of the last look at devices
+	looked    time.Time     // when that was
+	looking   chan struct{} // closed once a look that goes on is over; nil: none does
 	listeners map[*listener]bool
 	position  int64 // the last recorded event that listeners were given
 	looks     bool  // its goroutines run
@@ -186,7 +191,7 @@ func (h *hub) look() {
 		now := time.Now()
 		if h.sample != nil && !asking && now.Sub(sample) >= sampling {
 			asking, sample = true, now
-			samples.Go(func() { sampled <- h.sample(h.life) }) // a driver may take its time
+			samples.Go(func() { sampled <- h.see() }) // a driver may take its time
 		}
 		if now.Sub(beat) >= heartbeat {
 			beat = now
@@ -196,6 +201,46 @@ func (h *hub) look() {
 			return
 		}
 	}
+}
+
+// see looks at the devices.
+func (h *hub) see() []Sample {
+	found := h.sample(h.life)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.latest, h.looked = found, time.Now()
+	return found
+}
+
+// devices is how the devices are. Where that is older than what listeners are told, it is
+// looked at anew, and waited for a moment.
+func (h *hub) devices(ctx context.Context) []Sample {
+	h.mu.Lock()
+	latest, again := h.latest, h.sample != nil && h.life.Err() == nil && time.Since(h.looked) >= sampling
+	if again && h.looking == nil {
+		done := make(chan struct{})
+		h.looking = done
+		h.wait.Go(func() {
+			defer close(done)
+			h.see()
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.looking = nil
+		})
+	}
+	looking := h.looking
+	h.mu.Unlock()
+	if !again {
+		return latest
+	}
+	select {
+	case <-looking:
+	case <-time.After(waitForDevices):
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.latest
 }
 
 // over reports whether nobody listens; then the next who does begins anew.

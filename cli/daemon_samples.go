@@ -41,6 +41,9 @@ func sampler(device string) *samples {
 			s.cpu = true
 		}
 	}
+	if s.cpu {
+		s.load() // the next look has a share since this one
+	}
 	return s
 }
 

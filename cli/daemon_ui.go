@@ -13,7 +13,7 @@ import (
 )
 
 // withPages puts the web pages before an API.
-func (r *room) withPages(o api.Options, served http.Handler) http.Handler {
+func (r *room) withPages(o api.Options, served *api.API) http.Handler {
 	return ui.New(ui.Options{
 		Store: r.store, Version: o.Version, API: served, Token: o.Token, ReadToken: o.ReadToken, Shown: o.Shown, Log: r.log, Bench: r.loadBench,
 		Run: func(ctx context.Context, id int64, talk bool) (report.Data, error) {
@@ -29,6 +29,13 @@ func (r *room) withPages(o api.Options, served http.Handler) http.Handler {
 				all[i] = ui.Curve{Part: c.Part, Steps: c.Steps}
 			}
 			return all, err
+		},
+		Devices: func(ctx context.Context) []ui.Gauges {
+			var all []ui.Gauges
+			for _, d := range served.Devices(ctx) {
+				all = append(all, ui.Gauges{Device: d.Device, Name: d.Name, Load: d.Load, TemperatureC: d.TemperatureC, ClockMHz: d.SMClockMHz, MemoryUsed: d.MemoryUsed})
+			}
+			return all
 		},
 		Budget: ui.Budget{USD: r.config.Budget.Day.USD, Tokens: r.config.Budget.Day.Tokens, Calls: r.config.Budget.Day.Calls},
 	})

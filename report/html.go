@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -51,6 +52,9 @@ var pageFuncs = template.FuncMap{
 	"clean": func(s string) string { return cut(Clean(s)) },
 	"line":  Line,
 	"say":   func(s string) string { return sentence(Line(s)) },
+	"prose": func(s string) template.HTML { return Inline(sentence(Line(s))) },
+	"code":  Highlight,
+	"input": func(family string) string { return familyMeanings[family] },
 	"ms":    Milliseconds,
 	"speed": Speedup, "against": Against,
 	"share": Percent,
@@ -58,6 +62,20 @@ var pageFuncs = template.FuncMap{
 	"scale": func(v float64) string { return fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)) },
 	"mid":   func(a, b float64) float64 { return (a + b) / 2 },
 	"add":   func(a, b float64) float64 { return a + b },
+}
+
+// Inline is a sentence as markup: what stands in backticks is code.
+func Inline(s string) template.HTML {
+	parts := strings.Split(s, "`")
+	if len(parts)%2 == 0 { // one is alone
+		return template.HTML(template.HTMLEscapeString(s)) //nolint:gosec // escaped
+	}
+	for i := range parts {
+		if parts[i] = template.HTMLEscapeString(parts[i]); i%2 == 1 {
+			parts[i] = "<code>" + parts[i] + "</code>"
+		}
+	}
+	return template.HTML(strings.Join(parts, "")) //nolint:gosec // escaped
 }
 
 // Page is the page with everything decided, so that the template only
@@ -74,6 +92,7 @@ type Page struct {
 	Tree              *roundTree
 	Roofline          *rooflineChart
 	Why               *why
+	Take              *Take
 	Faster            string // or what the best kernel is else
 	Times             []timeRow
 	TimeNotes         []string
@@ -186,6 +205,7 @@ func NewPage(d Data, link func(round int) string) Page {
 	if c, drawn := newChart(d); drawn {
 		p.Chart = &c
 	}
+	p.Take = newTake(d)
 	p.Why, p.Faster = newWhy(d, link), "as fast as it is"
 	if s.Result == Faster || v.Speedup.Wins(0) {
 		p.Faster = "faster"

@@ -77,7 +77,7 @@ func TestResults(t *testing.T) {
 			}
 			html, markdown := pages(t, tt.d)
 			for _, page := range []string{html, markdown} {
-				if strings.Contains(page, "kernelwright export 3") == tt.handedOut {
+				if strings.Contains(page, "kernelwright export 3 --round 2 --out PATH") == tt.handedOut {
 					t.Error("the report says how a kernel is had that is not handed out, and only then")
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/metrics"
@@ -119,11 +120,11 @@ func newWhyStep(rounds []kernelwright.Round, r kernelwright.Round, link func(int
 func asked(f kernelwright.Feedback) string {
 	switch {
 	case f.Kind == kernelwright.Correction && f.Fix != "":
-		return f.Issue + ": " + f.Fix
+		return strings.TrimRight(f.Issue, ". ") + ": " + f.Fix
 	case f.Kind == kernelwright.Correction:
 		return f.Issue
 	case f.Bottleneck != "" && f.Method != "":
-		return f.Bottleneck + ": " + f.Method
+		return strings.TrimRight(f.Bottleneck, ". ") + ": " + f.Method
 	default:
 		return f.Plan
 	}

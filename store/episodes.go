@@ -161,6 +161,69 @@ func (s *Store) Episode(ctx context.Context, run int64) (Episode, error) {
 	return e, err
 }
 
+// Sampled is the episodes that one version of a policy has samples in.
+type Sampled struct {
+	Policy   string
+	Episodes int64
+	Mean     *float64      // of the rewards; nil: there is none
+	Rewards  map[int]int64 // how many episodes have which; those without one are left out
+}
+
+// maxVersions bounds what SampledVersions returns.
+const maxVersions = 100_000
+
+// SampledVersions returns the versions of policies that samples are of and whose names
+// begin so, in the order of their bytes.
+func (s *Store) SampledVersions(ctx context.Context, prefix string) ([]string, error) {
+	rows, err := s.read.QueryContext(ctx, `WITH RECURSIVE version(p) AS (
+		SELECT min(policy) FROM samples WHERE policy >= ?1
+		UNION ALL SELECT (SELECT min(policy) FROM samples WHERE policy > p) FROM version WHERE substr(p, 1, length(?1)) = ?1)
+		SELECT p FROM version WHERE substr(p, 1, length(?1)) = ?1 LIMIT ?2`, prefix, maxVersions)
+	if err != nil {
+		return nil, err
+	}
+	return scanAll(rows, func(r *sql.Rows) (p string, err error) { return p, r.Scan(&p) })
+}
+
+// Sampled counts the episodes of a version of a policy.
+func (s *Store) Sampled(ctx context.Context, policy string) (Sampled, error) {
+	out := Sampled{Policy: policy, Rewards: map[int]int64{}}
+	rows, err := s.read.QueryContext(ctx, `SELECT reward, count(*) FROM episodes WHERE run IN (SELECT run FROM samples WHERE policy = ?) GROUP BY reward`, policy)
+	if err != nil {
+		return out, err
+	}
+	defer rows.Close()
+	var sum, with int64
+	for rows.Next() {
+		var reward sql.NullInt64
+		var n int64
+		if err := rows.Scan(&reward, &n); err != nil {
+			return out, err
+		}
+		out.Episodes += n
+		if reward.Valid {
+			out.Rewards[int(reward.Int64)] += n
+			sum, with = sum+reward.Int64*n, with+n
+		}
+	}
+	if with > 0 {
+		mean := float64(sum) / float64(with)
+		out.Mean = &mean
+	}
+	return out, rows.Err()
+}
+
+// SamplesOf gives the samples of the episodes of a version of a policy, as Samples does,
+// those with the highest rewards first. After is how many episodes are passed over.
+func (s *Store) SamplesOf(ctx context.Context, policy string, after, episodes int, give func(SampleRow) error) error {
+	rows, err := s.read.QueryContext(ctx, `SELECT `+episodeColumns+`, coalesce(place, 0) FROM episodes
+		WHERE run IN (SELECT run FROM samples WHERE policy = ?) ORDER BY coalesce(reward, -9) DESC, run LIMIT ? OFFSET ?`, policy, episodes, after)
+	if err != nil {
+		return err
+	}
+	return s.giveSamples(ctx, rows, give)
+}
+
 // Samples gives the samples of episodes that were done after the place, each
 // episode's in the order of its calls, until so many episodes were given or give
 // returns an error.
@@ -169,6 +232,10 @@ func (s *Store) Samples(ctx context.Context, after int64, episodes int, give fun
 	if err != nil {
 		return err
 	}
+	return s.giveSamples(ctx, rows, give)
+}
+
+func (s *Store) giveSamples(ctx context.Context, rows *sql.Rows, give func(SampleRow) error) error {
 	type placed struct {
 		Episode
 		place int64

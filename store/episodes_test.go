@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -137,4 +138,38 @@ func TestSalvagedEpisodes(t *testing.T) {
 		t.Errorf("%+v", rows)
 	}
 	sound(t, path)
+}
+
+// Samples are found by the version of the policy that they are of, the best first.
+func TestSamplesOfAVersion(t *testing.T) {
+	s := openTest(t)
+	var runs []int64
+	for i, of := range []struct {
+		policy string
+		reward int
+	}{{"p1-a-1-train-0", -1}, {"p1-a-1-train-0", 3}, {"p1-a-1-train-10", 1}, {"p1-a-10-train-0", 1}, {"p1-b-1-train-0", 1}} {
+		run := openEpisode(t, s, fmt.Sprint("answer ", i))
+		endEpisode(t, s, run, EpisodeDone, &of.reward, Sample{Context: "replace", Finish: "stop", Policy: of.policy})
+		runs = append(runs, run.ID)
+	}
+	if found := must(s.SampledVersions(t.Context(), "p1-a-1-"))(t); !slices.Equal(found, []string{"p1-a-1-train-0", "p1-a-1-train-10"}) {
+		t.Errorf("%q", found)
+	}
+	if found := must(s.SampledVersions(t.Context(), "p2-"))(t); len(found) != 0 {
+		t.Errorf("%q", found)
+	}
+	of := must(s.Sampled(t.Context(), "p1-a-1-train-0"))(t)
+	if of.Episodes != 2 || of.Mean == nil || *of.Mean != 1 || of.Rewards[3] != 1 || of.Rewards[-1] != 1 || of.Rewards[1] != 0 {
+		t.Errorf("%+v", of)
+	}
+	var found []int64
+	ok(t, s.SamplesOf(t.Context(), "p1-a-1-train-0", 0, 9, func(r SampleRow) error { found = append(found, r.Episode.Run); return nil }))
+	if want := []int64{runs[1], runs[0]}; !slices.Equal(found, want) {
+		t.Errorf("%v, not %v", found, want)
+	}
+	found = nil
+	ok(t, s.SamplesOf(t.Context(), "p1-a-1-train-0", 1, 1, func(r SampleRow) error { found = append(found, r.Episode.Run); return nil }))
+	if !slices.Equal(found, runs[:1]) {
+		t.Errorf("the second: %v", found)
+	}
 }

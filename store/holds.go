@@ -147,6 +147,34 @@ func leaveQueue(ctx context.Context, tx *sql.Tx, run int64) error {
 	return err
 }
 
+// Offers is which changes of a run would not be refused.
+type Offers struct{ Cancel, Pause, Resume, Retry bool }
+
+// Offers returns what can be done with a run: with one that a command began, nothing.
+func (s *Store) Offers(ctx context.Context, run int64) (o Offers, err error) {
+	var state string
+	var held Held
+	var status kernelwright.RunStatus
+	var dropped bool
+	err = s.read.QueryRowContext(ctx, `SELECT r.status, coalesce(q.state, ''), coalesce(h.wanted, ''), EXISTS (SELECT 1 FROM files WHERE path = r.path)
+		FROM runs r LEFT JOIN queue q ON q.run = r.id LEFT JOIN holds h ON h.run = r.id WHERE r.id = ?`, run).Scan(&status, &state, &held, &dropped)
+	if errors.Is(err, sql.ErrNoRows) {
+		return o, fmt.Errorf("run %d: %w", run, ErrNotFound)
+	}
+	if err != nil {
+		return o, err
+	}
+	if state != "" {
+		o.Cancel = held != Cancelled
+		o.Pause, o.Resume = held == "", held == Paused
+		return o, nil
+	}
+	if status != kernelwright.RunRunning && dropped {
+		_, o.Retry, err = s.Reference(ctx, run)
+	}
+	return o, err
+}
+
 // inQueue returns how a run stands in the queue. A *StateError says that it does not.
 func inQueue(ctx context.Context, tx *sql.Tx, run int64) (state string, h Held, err error) {
 	err = tx.QueryRowContext(ctx, `SELECT state, coalesce((SELECT wanted FROM holds WHERE holds.run = queue.run), '') FROM queue WHERE run = ?`, run).Scan(&state, &h)

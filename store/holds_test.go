@@ -152,3 +152,33 @@ func TestRequeue(t *testing.T) {
 		}
 	}
 }
+
+// What is offered works, and what is not is refused.
+func TestOffers(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	waits, ended := enqueued(t, s, "/a.py", "text", 0), enqueued(t, s, "/b.py", "text", 0)
+	ok(t, s.Cancel(ctx, ended.ID))
+	typed := must(s.CreateRun(ctx, kw.Run{Path: "/c.py", Status: kw.RunRunning}))(t)
+	done := must(s.CreateRun(ctx, kw.Run{Path: "/d.py", Status: kw.RunDone}))(t)
+	check := func(run int64, want Offers) {
+		t.Helper()
+		if found := must(s.Offers(ctx, run))(t); found != want {
+			t.Errorf("run %d: %+v, not %+v", run, found, want)
+		}
+	}
+	check(waits.ID, Offers{Cancel: true, Pause: true})
+	check(ended.ID, Offers{Retry: true})
+	check(typed.ID, Offers{})
+	check(done.ID, Offers{})
+	ok(t, s.Pause(ctx, waits.ID))
+	check(waits.ID, Offers{Cancel: true, Resume: true})
+	ok(t, s.Resume(ctx, waits.ID))
+	if _, err := s.write.ExecContext(ctx, `UPDATE queue SET state = 'claimed' WHERE run = ?`, waits.ID); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, s.Cancel(ctx, waits.ID))
+	check(waits.ID, Offers{})
+	if _, err := s.Offers(ctx, 99); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"path"
 	"strconv"
 	"strings"
@@ -25,13 +26,7 @@ func (u *UI) offered() actions {
 	var document struct {
 		Paths map[string]map[string]json.RawMessage `json:"paths"`
 	}
-	answer := &kept{header: http.Header{}, status: http.StatusOK}
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://127.0.0.1/openapi.json", http.NoBody)
-	if err != nil {
-		return actions{}
-	}
-	r.Header.Set("Authorization", "Bearer "+u.o.Token)
-	if u.o.API.ServeHTTP(answer, r); json.Unmarshal(answer.body.Bytes(), &document) != nil {
+	if json.Unmarshal(u.ask("/openapi.json").body.Bytes(), &document) != nil {
 		return actions{}
 	}
 	has := func(method, p string) bool { return document.Paths["/api/v1"+p][method] != nil }
@@ -40,6 +35,21 @@ func (u *UI) offered() actions {
 		Prioritise: has("put", "/runs/{run}/priority"), PauseQueue: has("post", "/queue/pause"),
 		Promote: has("post", "/policies/{version}/promote"), Rollback: has("post", "/policies/rollback"), Events: has("get", "/events"),
 	}
+}
+
+// ready reports whether devices take runs.
+func (u *UI) ready() bool { return u.ask("/readyz").status == http.StatusOK }
+
+// ask reads from the API for the pages themselves.
+func (u *UI) ask(path string) *kept {
+	answer := &kept{header: http.Header{}, status: http.StatusOK}
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://127.0.0.1"+path, http.NoBody)
+	if err != nil {
+		panic(err) // the paths are ours
+	}
+	r.Header.Set("Authorization", "Bearer "+u.o.Token)
+	u.o.API.ServeHTTP(answer, r)
+	return answer
 }
 
 // kept is an answer of the API to this server's own request.
@@ -176,5 +186,8 @@ func (u *UI) submit(r *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return runOf(answer), nil
+	if next := runOf(answer); next != "/" {
+		return next, nil
+	}
+	return "/?sent=" + url.QueryEscape(name), nil
 }

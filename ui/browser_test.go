@@ -164,7 +164,7 @@ func (b *browser) picture(dir, name string) {
 }
 
 // shownPages are those whose look differs: the rest are the same templates.
-var shownPages = []string{"/", "/runs/1", "/runs/3", "/runs/1/rounds/2", "/runs/3/talk", "/history", "/history?q=gelu", "/compare?a=1&b=2", "/tasks", "/lessons", "/benches", "/benches/1", "/audits", "/audits/1", "/training", "/training/1", "/training/1/rft", "/training/samples", "/policies", "/policies/1", "/policies/2/promote", "/costs", "/nowhere"}
+var shownPages = []string{"/", "/runs/1", "/runs/3", "/runs/1/rounds/2", "/runs/3/talk", "/history", "/history?q=gelu", "/compare?a=1&b=2", "/tasks", "/lessons", "/benches", "/benches/1", "/audits", "/audits/1", "/training", "/training/1", "/training/1/rft", "/training/1/agentic", "/training/samples?version=p1-agentic-1-train-0", "/training/samples", "/policies", "/policies/1", "/policies/2/promote", "/costs", "/nowhere"}
 
 // A real browser shows every page on a desk, a tablet and a phone, by day and by night:
 // nothing is wider than the screen, nothing is complained of, nothing is asked of others,
@@ -172,6 +172,7 @@ var shownPages = []string{"/", "/runs/1", "/runs/3", "/runs/1/rounds/2", "/runs/
 func TestPagesInABrowser(t *testing.T) {
 	w := newWorld(t, nil)
 	w.fill()
+	w.train()
 	b := newBrowser(t, w)
 	if b.axe == "" {
 		t.Logf("%s is not set: accessibility is not checked (make axe)", axeEnv)
@@ -258,7 +259,7 @@ func TestActionsInABrowser(t *testing.T) {
 	came.RunID, came.Index, came.Certificate = 4, len(recorded(t)[0].Rounds), nil
 	b.check(w.store.AppendRound(t.Context(), came))
 	wait("a round that came", `performance.getEntriesByType("resource").some((e) => e.name.endsWith("/now/live"))`)
-	lead("/", run(`(() => {
+	lead("/?sent=dropped.py", run(`(() => {
 		const data = new DataTransfer();
 		data.items.add(new File(["class Model: pass\n"], "dropped.py", {type: "text/x-python"}));
 		for (const name of ["dragover", "drop"]) document.body.dispatchEvent(new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true}));

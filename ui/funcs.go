@@ -51,6 +51,11 @@ var funcs = template.FuncMap{
 	"sum":        func(a, b int64) int64 { return a + b },
 	"days":       func() []int { return []int{7, 30, 90, 365} },
 	"up":         func(n int) int { return n + 1 },
+	"seconds":    seconds,
+	"markdown":   markdown,
+	"gauge":      func(v *float64, by float64, unit string) string { return fmt.Sprintf("%.0f %s", by**v, unit) },
+	"gib":        func(v *int64) string { return fmt.Sprintf("%.1f GiB", float64(*v)/(1<<30)) },
+	"down":       func(n int) int { return n - 1 },
 	"ratio": func(part, whole int) float64 {
 		if whole <= 0 {
 			return 0
@@ -94,6 +99,19 @@ func took(fromMS, toMS int64) string {
 	default:
 		return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
 	}
+}
+
+// seconds writes a duration.
+func seconds(s float64) string {
+	switch {
+	case s < 10:
+		return fmt.Sprintf("%.1f s", s)
+	case s < 60:
+		return fmt.Sprintf("%.0f s", s)
+	case s < 7200:
+		return fmt.Sprintf("%d min %02d s", int(s)/60, int(s)%60)
+	}
+	return fmt.Sprintf("%d h %02d min", int(s)/3600, int(s)/60%60)
 }
 
 // digits keeps four significant ones.

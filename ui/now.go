@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/kernelwright/kernelwright"
@@ -20,19 +21,23 @@ const (
 
 // nowBody is what goes on.
 type nowBody struct {
+	Ready   bool   // devices take runs
+	Sent    string // the name of a file that was submitted just now, and is not queued yet
 	Counts  store.Counts
 	Devices []deviceNow
 	Running []runNow
 	Stopped int
 	Queue   []store.Queued
-	More    int // in the queue, that are not shown
+	Paused  bool // the whole queue
+	More    int  // in the queue, that are not shown
 	Done    []runRow
 }
 
-// deviceNow is a device and what works on it.
+// deviceNow is a device, how it is, and what works on it.
 type deviceNow struct {
 	kernelwright.Device
-	Runs []int64
+	Gauges Gauges
+	Runs   []int64
 }
 
 // runNow is a run that is worked on.
@@ -41,6 +46,7 @@ type runNow struct {
 	Rounds []report.PageRound // the last ones, the newest first
 	Done   int
 	Best   *kernelwright.Speedup
+	Queued *store.Queued // nil: it is not of the queue
 }
 
 // runRow is a run in a table.
@@ -54,6 +60,7 @@ type runRow struct {
 func (u *UI) now() {
 	build := func(r *http.Request) (view, error) {
 		body, err := u.nowBody(r.Context())
+		body.Sent = short(80, r.FormValue("sent"))
 		return view{Title: "Now", At: "now", Body: body}, err
 	}
 	u.get("/{$}", "now", build)
@@ -61,6 +68,7 @@ func (u *UI) now() {
 }
 
 func (u *UI) nowBody(ctx context.Context) (b nowBody, err error) {
+	b.Ready = u.ready()
 	if b.Counts, err = u.o.Store.Counts(ctx); err != nil {
 		return b, err
 	}
@@ -87,8 +95,17 @@ func (u *UI) nowBody(ctx context.Context) (b nowBody, err error) {
 	if err != nil {
 		return b, err
 	}
+	var gauges []Gauges
+	if u.o.Devices != nil {
+		gauges = u.o.Devices(ctx)
+	}
 	for _, d := range devices {
 		one := deviceNow{Device: d}
+		for _, g := range gauges {
+			if g.Device == d.String() && (g.Name == d.Name || d.Kind == kernelwright.CPUDevice) {
+				one.Gauges = g
+			}
+		}
 		for _, run := range b.Running {
 			if run.DeviceKey == d.Key {
 				one.Runs = append(one.Runs, run.ID)
@@ -98,6 +115,14 @@ func (u *UI) nowBody(ctx context.Context) (b nowBody, err error) {
 	}
 	b.Devices = b.Devices[:min(len(b.Devices), shownRunning)]
 	if b.Queue, err = u.o.Store.Queue(ctx, store.Queued{}, shownQueue); err != nil {
+		return b, err
+	}
+	for i := range b.Running {
+		if at := slices.IndexFunc(b.Queue, func(q store.Queued) bool { return q.Run == b.Running[i].ID }); at >= 0 {
+			b.Running[i].Queued = &b.Queue[at]
+		}
+	}
+	if b.Paused, err = u.o.Store.QueuePaused(ctx); err != nil {
 		return b, err
 	}
 	b.More = max(b.Counts.Waiting+b.Counts.Claimed-len(b.Queue), 0)

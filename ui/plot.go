@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"math"
+	"strings"
 )
 
 // plot is lines or bars, placed in units of its own.
@@ -12,6 +13,7 @@ type plot struct {
 	Ticks, Marks             []mark
 	Lines                    []line
 	Bars                     []bar
+	Axis                     string // what is along it
 	Text                     string
 }
 
@@ -40,47 +42,86 @@ func newPlot(text string, width, height float64) plot {
 	return plot{Width: width, Height: height, Left: 46, Right: width - 8, Top: 8, Bottom: height - 22, Text: text}
 }
 
-// scale places values between two edges, with marks at their ends and middle.
+// tick is a value as an axis has room for it.
+func tick(v float64) string {
+	if v != 0 && math.Abs(v) < 0.01 {
+		return fmt.Sprintf("%.1e", v)
+	}
+	return fmt.Sprintf("%.4g", v)
+}
+
+// scale places values between two edges, with marks at their ends and middle; where all
+// are one value, at that.
 func scale(low, high, from, to float64) (func(float64) float64, []mark) {
-	if !(high > low) {
+	one := !(high > low)
+	if one {
 		low, high = low-0.5, high+0.5
 	}
 	at := func(v float64) float64 { return tenth(from + (v-low)/(high-low)*(to-from)) }
 	var marks []mark
+	if one {
+		mid := (low + high) / 2
+		return at, []mark{{at(mid), tick(mid)}}
+	}
 	for _, v := range []float64{low, (low + high) / 2, high} {
-		marks = append(marks, mark{at(v), digits(v)})
+		marks = append(marks, mark{at(v), tick(v)})
 	}
 	return at, marks
 }
 
-// linePlot draws one curve. Values that are no numbers are left out.
-func linePlot(name string, xs, ys []float64) plot {
-	p := newPlot(name, 320, 120)
-	var px, py []float64
-	every := len(xs)/maxPoints + 1
-	for i := range xs {
-		if finite(xs[i]) && finite(ys[i]) && (i%every == 0 || i == len(xs)-1) {
-			px, py = append(px, xs[i]), append(py, ys[i])
+// series is one curve of several. Values that are no numbers are left out.
+type series struct {
+	name   string
+	xs, ys []float64
+}
+
+// linePlot draws curves over steps.
+func linePlot(name string, all ...series) plot {
+	p := newPlot(name, 320, 130)
+	p.Left, p.Bottom, p.Axis = 54, p.Height-34, "step"
+	var xs, ys []float64
+	for i := range all {
+		s := &all[i]
+		var px, py []float64
+		every := len(s.xs)/maxPoints + 1
+		for i := range s.xs {
+			if finite(s.xs[i]) && finite(s.ys[i]) && (i%every == 0 || i == len(s.xs)-1) {
+				px, py = append(px, s.xs[i]), append(py, s.ys[i])
+			}
 		}
+		s.xs, s.ys = px, py
+		xs, ys = append(xs, px...), append(ys, py...)
 	}
-	if len(px) == 0 {
+	if len(xs) == 0 {
 		return p
 	}
-	x, marks := scale(least(px), most(px), p.Left, p.Right)
-	y, ticks := scale(least(py), most(py), p.Bottom, p.Top)
-	p.Marks, p.Ticks = []mark{marks[0], marks[2]}, ticks
-	p.Marks[0].At, p.Marks[1].At = p.Left+6, p.Right-10
-	path := ""
-	for i := range px {
-		path += fmt.Sprintf("%c%g %g", map[bool]rune{true: 'M', false: 'L'}[i == 0], x(px[i]), y(py[i]))
+	x, marks := scale(least(xs), most(xs), p.Left, p.Right)
+	y, ticks := scale(least(ys), most(ys), p.Bottom, p.Top)
+	p.Ticks, p.Marks = ticks, marks[:1]
+	if last := len(marks) - 1; last > 0 {
+		p.Marks = []mark{{p.Left + 6, marks[0].Label}, {p.Right - 10, marks[last].Label}}
 	}
-	if len(px) == 1 {
-		path += "h2"
+	var said []string
+	for i, s := range all {
+		if len(s.xs) == 0 {
+			continue
+		}
+		var path strings.Builder
+		for i := range s.xs {
+			fmt.Fprintf(&path, "%c%g %g", map[bool]rune{true: 'M', false: 'L'}[i == 0], x(s.xs[i]), y(s.ys[i]))
+		}
+		if len(s.xs) == 1 {
+			path.WriteString("h2")
+		}
+		p.Lines = append(p.Lines, line{path.String(), (i + 1) % colours})
+		said = append(said, fmt.Sprintf("%s from %s to %s, last %s", s.name, digits(least(s.ys)), digits(most(s.ys)), digits(s.ys[len(s.ys)-1])))
 	}
-	p.Lines = []line{{path, 1}}
-	p.Text = fmt.Sprintf("%s by step: from %s to %s, last %s", name, digits(least(py)), digits(most(py)), digits(py[len(py)-1]))
+	p.Text = name + " by step: " + strings.Join(said, "; ")
 	return p
 }
+
+// colours is how many the style sheet has.
+const colours = 8
 
 // barPlot draws amounts side by side.
 func barPlot(name string, labels []string, values []float64, say func(float64) string) plot {

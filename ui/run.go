@@ -11,6 +11,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // How much of foreign texts a page has, in bytes. The rest is one link away.
@@ -29,8 +30,8 @@ type runBody struct {
 	Run      kernelwright.Run
 	Result   string
 	Live     bool
+	Can      store.Offers
 	Talks    bool
-	Kernel   bool // there is a certified one
 	Spend    kernelwright.Spend
 	Lessons  []kernelwright.Lesson
 	Source   string // of the reference
@@ -79,11 +80,16 @@ func (u *UI) runPage(r *http.Request) (view, error) {
 	}
 	b := runBody{ID: d.Run.ID, Run: d.Run, Spend: d.Spend, Talks: d.Spend.Calls > 0, Result: report.Result(d.Run.Status, d.Rounds), LastSeen: len(d.Rounds)}
 	b.Live = d.Run.Status == kernelwright.RunRunning || d.Run.Status == kernelwright.RunQueued
-	_, v, ok := report.Best(d.Rounds)
-	b.Kernel = ok && v.Status == kernelwright.Certified
+	if b.Can, err = u.o.Store.Offers(r.Context(), d.Run.ID); err != nil {
+		return view{}, err
+	}
 	b.Source, b.Longer = shortened(d.Task.Source)
 	d.Task.Source = b.Source
 	b.Page = report.NewPage(d, roundLink(d.Run.ID))
+	if t := b.Page.Take; t != nil {
+		at := fmt.Sprintf("/runs/%d/", d.Run.ID)
+		t.Links = []report.TakeLink{{To: at + "kernel.py", Name: "The kernel", Note: "the certified file"}, {To: at + "certificate.json", Name: "The certificate", Note: "what was certified, on which device, with the file's hash"}, {To: at + "report.html", Name: "The report", Note: "this page with all rounds as one file, to send"}}
+	}
 	if b.Lessons, err = u.o.Store.RunLessons(r.Context(), d.Run.ID); err != nil {
 		return view{}, err
 	}

@@ -17,11 +17,7 @@ import (
 	"github.com/kernelwright/kernelwright/trainer/gate"
 )
 
-const (
-	shownNights   = 30
-	shownEpisodes = 10
-	maxSaid       = 6 << 10 // bytes of a sample's text
-)
+const shownNights = 30
 
 // trainingBody is what was trained and when.
 type trainingBody struct {
@@ -44,39 +40,31 @@ type stageBody struct {
 	store.Stage
 	Inputs, Budget, Outputs string
 	Curves                  []stageCurve
+	Sampled                 []sampledPart
 	Attempts                []store.Stage
 }
 
+// stageCurve is the metrics of a program: curves over its steps, or figures where it has one.
 type stageCurve struct {
-	Part  string
-	Step  float64
-	Steps int
-	Plots []namedPlot
+	Part    string
+	Step    float64
+	Steps   int
+	Figures []namedPlot // without curves
+	Rewards *plot       // shares of the milestones
+	Keys    []plotKey
+	Plots   []namedPlot // those that are read first
+	Others  []namedPlot
+	Table   [][]string // of the last steps: a row of names, then one a step
+}
+
+type plotKey struct {
+	Colour int
+	Name   string
 }
 
 type namedPlot struct {
 	Name, Meaning, Last string
 	Plot                plot
-}
-
-// samplesBody is episodes with what the policy said in them.
-type samplesBody struct {
-	Episodes []episodeRow
-	Next     int64
-}
-
-type episodeRow struct {
-	store.Episode
-	Task, TaskName string
-	Best           *store.Figures
-	Samples        []sampleRow
-}
-
-type sampleRow struct {
-	store.Sample
-	Text   string
-	Tokens int
-	Cut    int
 }
 
 // policyRow is a policy in the list.
@@ -257,18 +245,38 @@ func (u *UI) stagePage(r *http.Request) (view, error) {
 			b.Curves = append(b.Curves, newStageCurve(c))
 		}
 	}
-	return view{Title: fmt.Sprintf("Pipeline %d, %s", id, report.Line(s.Stage)), At: "training", Body: b}, nil
+	b.Sampled, err = u.sampled(r, s)
+	return view{Title: fmt.Sprintf("Pipeline %d, %s", id, report.Line(s.Stage)), At: "training", Body: b}, err
 }
 
 // first are the metrics that are shown first, with what they are.
 var first = []struct{ name, meaning string }{
-	{"reward", "mean of the milestone rewards, -1 to 3"}, {"compiled_rate", "share of answers that compile"}, {"correct_rate", "share that is correct"}, {"faster_eager_rate", "share faster than eager"},
-	{"faster_compile_rate", "share faster than torch.compile"}, {"speedup_p50", "median speedup of correct answers"}, {"loss", "of the objective"}, {"entropy", "of the policy, a token"}, {"kl_k3", "divergence from the reference policy"},
-	{"value_loss", "of the critic"}, {"explained_variance", "of returns, by the critic"}, {"length", "tokens of an answer"}, {"turns", "of an episode"}, {"truncated_rate", "share of answers that were cut"},
+	{"reward", "mean of the rewards, from -1 to 3"}, {"compiled_rate", "share of answers that compile"}, {"correct_rate", "share that is correct"}, {"faster_eager_rate", "share faster than eager"},
+	{"faster_compile_rate", "share faster than torch.compile"}, {"speedup_p50", "median speedup of correct answers"}, {"loss", "of the objective, nats a token"}, {"entropy", "of the policy, nats a token"}, {"kl_k3", "divergence from the reference policy, nats a token"},
+	{"value_loss", "of the critic"}, {"explained_variance", "of returns, by the critic"}, {"length", "tokens of an answer"}, {"turns", "calls of the policy in an episode"}, {"truncated_rate", "share of answers that were cut"},
 	{"distinct_rate", "share of answers that are unlike the others"}, {"cached_rate", "share of verdicts that were remembered"}, {"gradient_norm", "before clipping"},
+	{"tokens_per_second", "tokens trained on, a second"}, {"evaluation_seconds_p50", "median time of a verdict, s"}, {"sampling_seconds", "time of sampling a step, s"},
 }
 
-const maxPlots = 36
+const (
+	maxPlots = 48
+	// tabled is how many metrics and steps a stage's table has.
+	tabled = 8
+)
+
+// values are a metric's, over the steps that have it.
+func (c Curve) values(name string) (xs, ys []float64) {
+	for i, s := range c.Steps {
+		if v, there := s[name]; there {
+			x, known := s["step"]
+			if !known {
+				x = float64(i)
+			}
+			xs, ys = append(xs, x), append(ys, v)
+		}
+	}
+	return xs, ys
+}
 
 func newStageCurve(c Curve) stageCurve {
 	out := stageCurve{Part: c.Part, Steps: len(c.Steps)}
@@ -276,84 +284,87 @@ func newStageCurve(c Curve) stageCurve {
 		return out
 	}
 	out.Step = c.Steps[len(c.Steps)-1]["step"]
-	var names []string
+	seen := map[string]bool{"step": true}
+	for _, r := range rewards {
+		seen[fmt.Sprintf("reward_is_%d", r.Value)] = true
+	}
+	add := func(to *[]namedPlot, name, meaning string) {
+		seen[name] = true
+		xs, ys := c.values(name)
+		if len(ys) == 0 || len(out.Plots)+len(out.Others)+len(out.Figures) == maxPlots {
+			return
+		}
+		p := namedPlot{Name: strings.ReplaceAll(report.Line(name), "_", " "), Meaning: meaning, Last: digits(ys[len(ys)-1])}
+		if len(c.Steps) == 1 {
+			out.Figures = append(out.Figures, p)
+			return
+		}
+		p.Plot = linePlot(p.Name, series{p.Name, xs, ys})
+		*to = append(*to, p)
+	}
 	for _, f := range first {
-		names = append(names, f.name)
+		add(&out.Plots, f.name, f.meaning)
 	}
 	var others []string
 	for _, s := range c.Steps {
 		for name := range s {
-			if name != "step" && !slices.Contains(names, name) && !slices.Contains(others, name) {
+			if !seen[name] {
+				seen[name] = true
 				others = append(others, name)
 			}
 		}
 	}
 	slices.Sort(others)
-	for _, name := range append(names, others...) {
-		var xs, ys []float64
-		for i, s := range c.Steps {
-			if v, there := s[name]; there {
-				x, known := s["step"]
-				if !known {
-					x = float64(i)
-				}
-				xs, ys = append(xs, x), append(ys, v)
-			}
-		}
-		if len(ys) == 0 || len(out.Plots) == maxPlots {
-			continue
-		}
-		p := namedPlot{Name: strings.ReplaceAll(report.Line(name), "_", " "), Last: digits(ys[len(ys)-1]), Plot: linePlot(report.Line(name), xs, ys)}
-		for _, f := range first {
-			if f.name == name {
-				p.Meaning = f.meaning
-			}
-		}
-		out.Plots = append(out.Plots, p)
+	for _, name := range others {
+		add(&out.Others, name, "")
+	}
+	if len(c.Steps) > 1 {
+		out.histogram(c)
+		out.table(c)
 	}
 	return out
 }
 
-func (u *UI) samplesPage(r *http.Request) (view, error) {
-	var place int64
-	var err error
-	if text := r.FormValue("after"); text != "" {
-		if place, err = strconv.ParseInt(text, 10, 64); err != nil || place < 0 {
-			return view{}, bad("A page begins after a whole number.", "Go back to the first page.")
+// histogram draws which share of the answers had which reward.
+func (s *stageCurve) histogram(c Curve) {
+	var all []series
+	for _, r := range rewards {
+		xs, ys := c.values(fmt.Sprintf("reward_is_%d", r.Value))
+		if len(ys) == 0 {
+			continue
+		}
+		all = append(all, series{r.Means, xs, ys})
+		s.Keys = append(s.Keys, plotKey{len(all) % colours, fmt.Sprintf("%d: %s", r.Value, r.Means)})
+	}
+	if len(all) > 0 {
+		p := linePlot("share of answers", all...)
+		s.Rewards = &p
+	}
+}
+
+// table has the last steps in figures.
+func (s *stageCurve) table(c Curve) {
+	names := []string{"step"}
+	for _, f := range first {
+		if _, ys := c.values(f.name); len(ys) > 0 && len(names) <= tabled {
+			names = append(names, f.name)
 		}
 	}
-	var b samplesBody
-	err = u.o.Store.Samples(r.Context(), place, shownEpisodes, func(s store.SampleRow) error {
-		n := len(b.Episodes)
-		if n == 0 || b.Episodes[n-1].Run != s.Episode.Run {
-			b.Episodes = append(b.Episodes, episodeRow{Episode: s.Episode, Task: s.Task})
-			n++
-		}
-		text := report.Clean(s.Text)
-		row := sampleRow{Sample: s.Sample, Text: text, Tokens: len(s.TokenIDs)}
-		if len(text) > maxSaid {
-			row.Text, row.Cut = cleanCut(text, maxSaid), len(text)-maxSaid
-		}
-		b.Episodes[n-1].Samples = append(b.Episodes[n-1].Samples, row)
-		b.Next = s.Place
-		return nil
-	})
-	if err != nil {
-		return view{}, err
+	head := make([]string, len(names))
+	for i, name := range names {
+		head[i] = strings.ReplaceAll(name, "_", " ")
 	}
-	for i, e := range b.Episodes {
-		found, err := u.o.Store.Figures(r.Context(), store.FiguresFilter{BeforeRun: e.Run + 1, Limit: 1})
-		if err != nil {
-			return view{}, err
+	s.Table = [][]string{head}
+	for _, step := range c.Steps[max(len(c.Steps)-tabled, 0):] {
+		row := make([]string, len(names))
+		for i, name := range names {
+			row[i] = "–"
+			if v, there := step[name]; there {
+				row[i] = digits(v)
+			}
 		}
-		if len(found) == 1 && found[0].Run == e.Run {
-			b.Episodes[i].Best, b.Episodes[i].TaskName = &found[0], found[0].TaskName
-		}
+		s.Table = append(s.Table, row)
 	}
-	if len(b.Episodes) < shownEpisodes {
-		b.Next = 0
-	}
-	return view{Title: "Samples", At: "training", Body: b}, nil
 }
 
 // policies are all, the newest first.

@@ -57,6 +57,8 @@ type Options struct {
 	// Curves returns the metrics of each step that a stage's programs have left, by the
 	// program's part; nil: there are none.
 	Curves func(store.Stage) ([]Curve, error)
+	// Devices is how the devices are just now; nil: nobody knows.
+	Devices func(context.Context) []Gauges
 	// Budget is what a day may cost.
 	Budget Budget
 	Log    *slog.Logger
@@ -67,6 +69,15 @@ type Budget struct {
 	USD    float64
 	Tokens int64
 	Calls  int64
+}
+
+// Gauges is how a device is just now; what is nil is not known.
+type Gauges struct {
+	Device, Name string // cpu, cuda:0; as its driver calls it
+	Load         *float64
+	TemperatureC *float64
+	ClockMHz     *float64
+	MemoryUsed   *int64
 }
 
 // Curve is the metrics of the steps of one program of a stage.

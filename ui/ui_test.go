@@ -2,6 +2,7 @@ package ui
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"mime/multipart"
@@ -26,13 +27,14 @@ const maxPage = 200 << 10
 var everyPage = []string{
 	"/", "/now/live", "/runs/1", "/runs/2", "/runs/3", "/runs/4", "/runs/5", "/runs/1/rounds/0", "/runs/1/rounds/2", "/runs/1/rounds/2?with=0", "/runs/3/rounds/1", "/runs/3/rounds/0?with=1", "/runs/3/talk", "/runs/3/talk?round=1", "/runs/1/talk",
 	"/history", "/history?q=gelu", "/history?operator=softmax", "/history?language=cpp&verdict=undecided&speedup=1.5&model=builtin&since=2026-01-01&until=2100-01-01", "/compare", "/compare?a=1&b=2",
-	"/tasks", "/tasks?name=gelu_chain", "/lessons", "/lessons?operator=aten.gelu&bottleneck=memory", "/lessons?run=1", "/benches", "/benches/1", "/audits", "/audits/1", "/training", "/training/1", "/training/1/rft", "/training/1/rft?attempt=1", "/training/samples",
+	"/tasks", "/tasks?name=gelu_chain", "/lessons", "/lessons?operator=aten.gelu&bottleneck=memory", "/lessons?run=1", "/benches", "/benches/1", "/audits", "/audits/1", "/training", "/training/1", "/training/1/rft", "/training/1/rft?attempt=1", "/training/1/agentic", "/training/samples", "/training/samples?version=p1-agentic-1-train-0",
 	"/policies", "/policies/1", "/policies/2", "/policies/2/promote", "/policies/rollback", "/costs", "/costs?days=365",
 }
 
 func TestEveryPage(t *testing.T) {
 	w := newWorld(t, nil)
 	w.fill()
+	w.train()
 	scripts := regexp.MustCompile(`<script[^>]*>[^<]|\son[a-z]+=|style="|javascript:`)
 	elsewhere := regexp.MustCompile(`(?:src|href|action|data-events)="(?:https?:)?//`)
 	for _, path := range everyPage {
@@ -265,7 +267,7 @@ func TestBadParametersAreAnsweredWithASentence(t *testing.T) {
 		"/runs/0x1", "/runs/-1", "/runs/" + long, "/runs/99", "/runs/99/talk", "/runs/99/kernel.py", "/runs/1/rounds/99", "/runs/1/rounds/-1", "/runs/1/rounds/x", "/runs/1/rounds/0?with=x", "/runs/1/rounds/0?with=-3", "/runs/1/talk?round=x",
 		"/history?speedup=x", "/history?speedup=NaN", "/history?speedup=-1", "/history?since=x", "/history?until=2026-13-01", "/history?before=x", "/history?before=-1", "/history?q=" + long, "/compare?a=x&b=1", "/compare?a=1&b=99",
 		"/tasks?task=x", "/tasks?name=" + long, "/lessons?run=x", "/lessons?run=0", "/lessons?before=1", "/benches/99", "/benches?before=x", "/audits/99", "/audits/1?from=-1", "/training/99", "/training/1/none", "/training/1/rft?attempt=9", "/training?before=x",
-		"/training/samples?after=x", "/policies/99", "/policies/99/promote", "/costs?days=0", "/costs?days=x", "/static/none", "/static/..%2fui.go", "/x", "/runs", "/../../etc/passwd", "/history%00", "/runs/1/reference.py/x",
+		"/training/samples?after=x", "/training/samples?version=none", "/training/samples?version=" + long, "/training/samples?version=p1-rft-1-train-0&after=-1", "/training/1/rft?step=0", "/training/1/rft?step=x", "/policies/99", "/policies/99/promote", "/costs?days=0", "/costs?days=x", "/static/none", "/static/..%2fui.go", "/x", "/runs", "/../../etc/passwd", "/history%00", "/runs/1/reference.py/x",
 	} {
 		r := w.ask("GET", path, "")
 		if r.code < 300 || r.code >= 500 {
@@ -422,7 +424,7 @@ func TestChangesAreTheAPIs(t *testing.T) {
 		return w.ask("POST", "/tasks", b.String(), "Content-Type", form.FormDataContentType())
 	}
 	w.calls = nil
-	if r := send("../../softmax.py", "class Model: pass\n"); r.code != http.StatusSeeOther || r.header.Get("Location") != "/" || !slices.Equal(w.calls, []string{`POST /api/v1/tasks  {"name":"softmax.py","source":"class Model: pass\n"}`}) {
+	if r := send("../../softmax.py", "class Model: pass\n"); r.code != http.StatusSeeOther || r.header.Get("Location") != "/?sent=softmax.py" || !slices.Equal(w.calls, []string{`POST /api/v1/tasks  {"name":"softmax.py","source":"class Model: pass\n"}`}) {
 		t.Errorf("%d %q", r.code, w.calls)
 	}
 	if r := send("softmax.py", "x"); r.code != http.StatusConflict || !strings.Contains(r.body, "A file of this name with another text is there: softmax.py.") || !strings.Contains(r.body, "Give it another name") {
@@ -439,6 +441,86 @@ func TestChangesAreTheAPIs(t *testing.T) {
 	}
 	if r := w.ask("POST", "/runs/5/priority", "priority=x"); r.code != http.StatusBadRequest {
 		t.Error(r.code)
+	}
+}
+
+// What the API would refuse is offered on no page: not of a run that a command began, nor
+// of one that is being cancelled.
+func TestOnlyWhatWorksIsOffered(t *testing.T) {
+	w := newWorld(t, nil)
+	w.fill()
+	offers := func(path string) (found []string) {
+		t.Helper()
+		for _, m := range regexp.MustCompile(`action="([^"]*)"`).FindAllStringSubmatch(w.ask("GET", path, "").body, -1) {
+			if strings.HasPrefix(m[1], "/runs/") || strings.HasPrefix(m[1], "/queue/") {
+				found = append(found, m[1])
+			}
+		}
+		return found
+	}
+	typed, err := w.store.CreateRun(t.Context(), kernelwright.Run{TaskName: "typed", Path: "/typed.py", Status: kernelwright.RunRunning})
+	w.check(err)
+	w.check(w.store.Pause(t.Context(), 6))
+	for _, c := range []struct {
+		path string
+		want []string
+	}{
+		{"/runs/1", []string{"/runs/1/retry"}},
+		{"/runs/5", []string{"/runs/5/cancel", "/runs/5/pause"}},
+		{"/runs/6", []string{"/runs/6/cancel", "/runs/6/resume"}},
+		{fmt.Sprintf("/runs/%d", typed.ID), nil},
+		{"/", []string{"/queue/pause", "/runs/7/priority", "/runs/7/pause", "/runs/7/cancel", "/runs/5/priority", "/runs/5/pause", "/runs/5/cancel", "/runs/6/priority", "/runs/6/resume", "/runs/6/cancel"}},
+	} {
+		if found := offers(c.path); !slices.Equal(found, c.want) {
+			t.Errorf("%s offers %q, not %q", c.path, found, c.want)
+		}
+	}
+	for _, offered := range []string{"/runs/1/retry", "/runs/5/pause", "/runs/5/cancel", "/runs/6/resume", "/runs/6/cancel"} {
+		if r := w.ask("POST", offered, ""); r.code != http.StatusSeeOther {
+			t.Errorf("%s is offered and refused: %d", offered, r.code)
+		}
+	}
+	w.check(w.store.PauseQueue(t.Context(), true))
+	if found := offers("/"); !slices.Contains(found, "/queue/resume") || slices.Contains(found, "/queue/pause") {
+		t.Errorf("a queue that is paused: %q", found)
+	}
+}
+
+// A page has the load of a device before any event came.
+func TestDevicesHaveTheirLoadAtOnce(t *testing.T) {
+	load := 0.42
+	w := newWorld(t, func(o *Options) {
+		o.Devices = func(context.Context) []Gauges { return []Gauges{{Device: "cpu", Name: "2 cores", Load: &load}} }
+	})
+	w.fill()
+	if body := w.ask("GET", "/", "").body; !strings.Contains(body, `data-gauge="load">42 %<`) || !strings.Contains(body, `data-gauge="load">–<`) {
+		t.Error(body)
+	}
+}
+
+// From a stage's page a link leads to the samples of each step, the best first.
+func TestSamplesByStep(t *testing.T) {
+	w := newWorld(t, nil)
+	w.fill()
+	runs := w.train()
+	body := w.ask("GET", "/training/1/agentic", "").body
+	for _, want := range []string{`<a href="/training/samples?version=p1-agentic-1-train-0">step 1</a></td><td class="n">2</td><td class="n">1</td><td class="n">1</td><td class="n">1</td><td class="n">1</td>`, `version=p1-agentic-1-train-1">step 2</a></td><td class="n">1</td>`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the stage lacks %s", want)
+		}
+	}
+	body = w.ask("GET", "/training/samples?version=p1-agentic-1-train-0", "").body
+	best, worst := fmt.Sprintf(`id="episode-%d"`, runs[1]), fmt.Sprintf(`id="episode-%d"`, runs[0])
+	if at := strings.Index(body, best); at < 0 || at > strings.Index(body, worst) {
+		t.Error("the best is not first")
+	}
+	for _, want := range []string{"Samples of step 1", "reward 3", "reward -1", "&lt;i&gt;a candidate", "An answer &lt;b&gt;.", "write &lt;it&gt;", `version=p1-agentic-1-train-1" rel="next">step 2`, `href="/training/1/agentic?attempt=1&amp;step=1#samples"`, `class="src"`, fmt.Sprintf(`href="/runs/%d/rounds/0"`, runs[1])} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the samples lack %s", want)
+		}
+	}
+	if strings.Contains(body, fmt.Sprintf("episode-%d", runs[2])) {
+		t.Error("a sample of another step")
 	}
 }
 
@@ -472,7 +554,7 @@ func TestPlotsHoldAnyValue(t *testing.T) {
 		for i := range xs {
 			xs[i] = float64(i)
 		}
-		p := linePlot("x", xs, ys)
+		p := linePlot("x", series{"x", xs, ys})
 		for _, l := range p.Lines {
 			if strings.Contains(l.Path, "NaN") || strings.Contains(l.Path, "Inf") || len(l.Path) > 8000 {
 				t.Errorf("%v: %.200s", ys, l.Path)

@@ -260,6 +260,35 @@ func (w *world) fill() {
 	}
 }
 
+// train records a stage whose policy answered at two steps, and returns the runs.
+func (w *world) train() (runs []int64) {
+	w.t.Helper()
+	ctx, s := w.t.Context(), w.store
+	st, err := s.BeginStage(ctx, 1, "agentic", []byte(`{}`), []byte(`{}`))
+	w.check(err)
+	st.Status, st.EndedMS, st.Outputs = store.StageDone, time.Now().UnixMilli(), []byte(`{}`)
+	w.check(s.SaveStage(ctx, st))
+	d := recorded(w.t)[0]
+	for i, reward := range []int{-1, 3, 1} {
+		run, err := s.CreateRun(ctx, kernelwright.Run{TaskName: "reference", Task: d.Run.Task, Device: "cpu", DeviceKey: d.Run.DeviceKey, Strategy: "rounds", Coder: "training:p1-agentic-1-train", Status: kernelwright.RunRunning},
+			store.WithReference(d.Task.Source), store.WithEpisode(store.Episode{Policy: "p1-agentic-1-train", Rule: "last"}))
+		w.check(err)
+		w.check(s.SaveTask(ctx, d.Task))
+		w.check(s.Append(ctx, llm.Record{
+			Key: llm.Key{Run: run.ID, Agent: "coder"}, Model: "training:p1-agentic-1-train", Request: llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "write <it>"}}},
+			Reply: llm.Reply{Text: "An answer <b>.", Stop: llm.StopEnd, PromptIDs: []int{1}, TokenIDs: []int{2, 3}, LogProbs: []float64{-1, -2}},
+		}))
+		round := d.Rounds[0]
+		round.RunID, round.Certificate, round.Candidate.Source = run.ID, nil, "# <i>a candidate\nimport torch\n"
+		w.check(s.AppendRound(ctx, round))
+		run.Status = kernelwright.RunDone
+		_, err = s.EndEpisode(ctx, store.Episode{Run: run.ID, Status: store.EpisodeDone, Reward: &reward}, run, []store.Sample{{Context: "replace", Finish: "stop", Policy: fmt.Sprintf("p1-agentic-1-train-%d", i/2)}})
+		w.check(err)
+		runs = append(runs, run.ID)
+	}
+	return runs
+}
+
 // reply is an answer with its body.
 type reply struct {
 	code   int
