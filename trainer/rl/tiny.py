@@ -5,6 +5,7 @@ python -m rl.tiny --config tiny.json
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,9 +20,11 @@ from rl.settings import require
 
 STEP = 16  # between widths
 HEAD = 48  # about how wide a head is: on a CPU many narrow ones cost more, and learn no better
-# No token reaches beyond one of these, but for lines that many texts have.
+# No token reaches beyond one of these, but for phrases that many texts have.
 PIECES = r"\d|\n *| ?[A-Za-z_]+|[^\n\dA-Za-z_]+"
-SHARED = 0.1  # of the texts have a line that is one token
+# A phrase is a line, or what lies between numbers in one.
+PHRASE = re.compile(r"(?:(?!(?<![A-Za-z_\d])\d)[^\n])+\n?")
+SHARED = 0.1  # of the texts have a phrase that is one token
 END, BEGIN, PAD = "<|im_end|>", "<|im_start|>", "<|pad|>"
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -47,8 +50,8 @@ class Settings:
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     """Returns a byte-level BPE tokenizer with at most ``vocabulary`` tokens: any text goes through
     it and comes back as it was. A token holds a word or one digit at most, so that names and sizes
-    can be copied, but for lines that many texts have: these are what is always written, and a token
-    each, which halves what a small model reads and writes.
+    can be copied, but for phrases that many texts have: these are what is always written, and a
+    token each, which halves what a small model reads and writes.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -64,15 +67,15 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
         ]
     )
     built.decoder = decoders.ByteLevel()
-    lines = shared_lines(texts, (vocabulary - 259) // 2)
+    phrases = shared_phrases(texts, (vocabulary - 259) // 2)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(lines),
+        vocab_size=vocabulary - len(phrases),
         special_tokens=[PAD, BEGIN, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     built.train_from_iterator(texts, trainer)
-    built.add_tokens([AddedToken(line, normalized=False) for line in lines])
+    built.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=built, eos_token=END, pad_token=PAD, bos_token=BEGIN
     )
@@ -80,17 +83,17 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     return tokenizer
 
 
-def shared_lines(texts: Sequence[str], most: int) -> list[str]:
-    """Returns the lines, with their ends, that a tenth of the texts have, the most frequent first
-    and ``most`` at most.
+def shared_phrases(texts: Sequence[str], most: int) -> list[str]:
+    """Returns the phrases that a tenth of the texts have, the most frequent first and ``most`` at
+    most. Numbers are in none, so that they are copied by the same tokens wherever they stand.
     """
-    known = Counter(line for t in texts for line in set(t.splitlines(keepends=True)))
+    known = Counter(phrase for t in texts for phrase in set(PHRASE.findall(t)))
     wanted = [
-        (-n, line)
-        for line, n in known.items()
-        if n >= max(2, SHARED * len(texts)) and line.endswith("\n") and len(line) > 4
+        (-n, phrase)
+        for phrase, n in known.items()
+        if n >= max(2, SHARED * len(texts)) and len(phrase) > 4
     ]
-    return [line for _, line in sorted(wanted)[:most]]
+    return [phrase for _, phrase in sorted(wanted)[:most]]
 
 
 def count(width: int, layers: int, vocabulary: int) -> int:

@@ -408,6 +408,24 @@ def test_a_pair_teaches_the_answer_and_its_end() -> None:
     assert row.count == len(row.ids) - row.start
 
 
+def test_a_phrase_that_many_texts_have_is_one_token_and_a_number_is_digits() -> None:
+    texts = [
+        f"if x.shape != (batch, {n}):\n    raise Wrong({n})\nreturn kw::op{i}(x)\n"
+        for i, n in enumerate((64, 4096, 1000, 250) * 5)
+    ]
+    tokenizer = tiny.train_tokenizer(texts, 400)
+    row = tokenizer.encode(texts[0])
+    said = [tokenizer.decode([i]) for i in row]
+    assert said[:3] == ["if x.shape != (batch, ", "6", "4"]
+    assert "    raise Wrong(" in said
+    assert "kw::op0" not in "".join(t for t in said if len(t) > 3)  # one text has it
+    assert tokenizer.decode(row) == texts[0]
+    unseen = "if x.shape != (batch, 8192):\n"
+    ids = tokenizer.encode(unseen)
+    assert [tokenizer.decode([i]) for i in ids][1:5] == ["8", "1", "9", "2"]
+    assert tokenizer.decode(ids) == unseen
+
+
 def test_what_follows_an_answer_continues_the_conversation() -> None:
     c = chat()
     user = [{"role": "user", "content": "one"}]
