@@ -51,6 +51,12 @@ func (s *Store) Figures(ctx context.Context, f FiguresFilter) ([]Figures, error)
 	if f.Certified && f.Status != "" && f.Status != kernelwright.Certified {
 		return nil, nil
 	}
+	if f.Language != "" && f.DeviceKey != "" { // a device may have none of a language: then nothing is gone through
+		var some bool
+		if err := s.read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM rounds INDEXED BY rounds_made WHERE device_key = ? AND language = ?)`, f.DeviceKey, f.Language).Scan(&some); err != nil || !some {
+			return nil, err
+		}
+	}
 	from, err := s.figuresFrom(ctx, f)
 	if err != nil {
 		return nil, err

@@ -258,7 +258,7 @@ func (k known) commands() []line {
 	return []line{
 		{"ls", on("ls")}, {"ls --before", on("ls", "--before", run)}, {"ls --status", on("ls", "--status", func() string { return one(k, "done", "failed", "running") })},
 		{"ls --task", on("ls", "--task", k.task)}, {"best NAME", on("best", func() string { return k.some().TaskName })},
-		{"best FILE", on("best", func() string { return "/home/someone/kernels/" + k.some().TaskName + ".py" })}, {"search", on("search", k.words)},
+		{"best FILE", on("best", func() string { return "/home/someone/kernels/" + k.some().TaskName + ".py" })}, {"search", on("search", func() string { return one(k, "softmax", "bits", "unroll", "elements") })},
 		{"lessons", on("lessons")}, {"lessons --operators", on("lessons", "--operators", k.operator)}, {"show", on("show", run)},
 	}
 }
