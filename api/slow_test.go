@@ -9,8 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/kernelwright/kernelwright/internal/await"
 	"github.com/kernelwright/kernelwright/internal/web"
 )
 
@@ -66,9 +66,9 @@ func TestSlowClientsKeepNobodyWaiting(t *testing.T) {
 	for range maxChanges {
 		bodies = append(bodies, send("POST /api/v1/tasks"+head+"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{"))
 	}
-	for len(w.api.limits[""].places) < maxChanges || w.listening() < listeners { // until all are there
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "all are there", func() bool {
+		return len(w.api.limits[""].places) == maxChanges && w.listening() == listeners
+	})
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+eventsPath+"?kinds=round", nil)
 	w.check(err)
 	r, err := client.Do(q)
