@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	shownEpisodes = 10
+	shownEpisodes = 5
 	shownSteps    = 25
 	maxSaid       = 6 << 10   // bytes of a sample's answer
 	maxAsked      = 3 << 10   // bytes of what it was asked
