@@ -44,10 +44,13 @@ func newPlot(text string, width, height float64) plot {
 
 // tick is a value as an axis has room for it.
 func tick(v float64) string {
-	if v != 0 && math.Abs(v) < 0.01 {
+	switch a := math.Abs(v); {
+	case a != 0 && (a < 0.01 || a >= 1e6):
 		return fmt.Sprintf("%.1e", v)
+	case a >= 1000:
+		return fmt.Sprintf("%.0f", v)
 	}
-	return fmt.Sprintf("%.4g", v)
+	return fmt.Sprintf("%.3g", v)
 }
 
 // scale places values between two edges, with marks at their ends and middle; where all
@@ -72,6 +75,7 @@ func scale(low, high, from, to float64) (func(float64) float64, []mark) {
 // series is one curve of several. Values that are no numbers are left out.
 type series struct {
 	name   string
+	colour int
 	xs, ys []float64
 }
 
@@ -102,7 +106,7 @@ func linePlot(name string, all ...series) plot {
 		p.Marks = []mark{{p.Left + 6, marks[0].Label}, {p.Right - 10, marks[last].Label}}
 	}
 	var said []string
-	for i, s := range all {
+	for _, s := range all {
 		if len(s.xs) == 0 {
 			continue
 		}
@@ -113,15 +117,12 @@ func linePlot(name string, all ...series) plot {
 		if len(s.xs) == 1 {
 			path.WriteString("h2")
 		}
-		p.Lines = append(p.Lines, line{path.String(), (i + 1) % colours})
+		p.Lines = append(p.Lines, line{path.String(), s.colour})
 		said = append(said, fmt.Sprintf("%s from %s to %s, last %s", s.name, digits(least(s.ys)), digits(most(s.ys)), digits(s.ys[len(s.ys)-1])))
 	}
 	p.Text = name + " by step: " + strings.Join(said, "; ")
 	return p
 }
-
-// colours is how many the style sheet has.
-const colours = 8
 
 // barPlot draws amounts side by side.
 func barPlot(name string, labels []string, values []float64, say func(float64) string) plot {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	shownEpisodes = 10
+	shownEpisodes = 5
 	shownSteps    = 25
 	maxSaid       = 6 << 10   // bytes of a sample's answer
 	maxAsked      = 3 << 10   // bytes of what it was asked
@@ -26,9 +26,9 @@ const (
 
 // rewards are the milestones, with what they say of an answer.
 var rewards = []struct {
-	Value int
-	Means string
-}{{3, "faster than torch.compile"}, {2, "faster than eager"}, {1, "correct"}, {-1, "not correct"}}
+	Value, Colour int
+	Means         string
+}{{3, 0, "faster than torch.compile"}, {2, 5, "faster than eager"}, {1, 1, "correct"}, {-1, 2, "not correct"}}
 
 // version is the name of a policy in training: of a program of a stage, and of how many
 // steps it had taken.

@@ -299,7 +299,7 @@ func newStageCurve(c Curve) stageCurve {
 			out.Figures = append(out.Figures, p)
 			return
 		}
-		p.Plot = linePlot(p.Name, series{p.Name, xs, ys})
+		p.Plot = linePlot(p.Name, series{p.Name, 1, xs, ys})
 		*to = append(*to, p)
 	}
 	for _, f := range first {
@@ -333,8 +333,8 @@ func (s *stageCurve) histogram(c Curve) {
 		if len(ys) == 0 {
 			continue
 		}
-		all = append(all, series{r.Means, xs, ys})
-		s.Keys = append(s.Keys, plotKey{len(all) % colours, fmt.Sprintf("%d: %s", r.Value, r.Means)})
+		all = append(all, series{r.Means, r.Colour, xs, ys})
+		s.Keys = append(s.Keys, plotKey{r.Colour, fmt.Sprintf("%d: %s", r.Value, r.Means)})
 	}
 	if len(all) > 0 {
 		p := linePlot("share of answers", all...)

@@ -554,7 +554,7 @@ func TestPlotsHoldAnyValue(t *testing.T) {
 		for i := range xs {
 			xs[i] = float64(i)
 		}
-		p := linePlot("x", series{"x", xs, ys})
+		p := linePlot("x", series{"x", 1, xs, ys})
 		for _, l := range p.Lines {
 			if strings.Contains(l.Path, "NaN") || strings.Contains(l.Path, "Inf") || len(l.Path) > 8000 {
 				t.Errorf("%v: %.200s", ys, l.Path)
