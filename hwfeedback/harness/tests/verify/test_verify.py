@@ -239,7 +239,7 @@ def test_timed_calls_that_agree_with_eager_cost_no_forward(
     def judged(self: Verification, inputs: object, outputs: object) -> None:
         asked.append(1)
 
-    monkeypatch.setattr(Verification, "judge_call", judged)
+    monkeypatch.setattr(Verification, "check_call", judged)
     with prepared(evaluator, TIES) as e:
         inputs, right = calls_with_ties()
         assert TimedCalls(e).check(inputs, [t.clone() for t in right], right) is None
