@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -39,6 +41,23 @@ func (c daemonCmd) Run(a *app) error {
 	return err
 }
 
+// uploads is the folder of what is sent to a daemon that watches no other, in its data folder.
+const uploads = "uploads"
+
+// watchUploads has a daemon that serves the API, and is given no folder, watch one of its own.
+func (r *room) watchUploads() error {
+	if r.config.HTTP.Listen == "" {
+		return usage("no folder is watched", "name one with --watch, or set watch.folders; with --listen files can be sent to it")
+	}
+	dir := filepath.Join(r.folder, uploads)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return &Error{Code: ExitUsage, Err: err, Hint: "name a folder with --watch"}
+	}
+	r.config.Watch.Folders = []string{dir}
+	r.log.Info("no folder is named: files that are sent go into one of the data folder", "folder", dir)
+	return nil
+}
+
 func (c daemonCmd) watch(a *app) (err error) {
 	a.lines = !c.UntilIdle
 	r, err := a.open(true)
@@ -47,7 +66,9 @@ func (c daemonCmd) watch(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if len(r.config.Watch.Folders) == 0 {
-		return usage("no folder is watched", "name one with --watch, or set watch.folders")
+		if err := r.watchUploads(); err != nil {
+			return err
+		}
 	}
 	for _, dir := range r.config.Watch.Folders {
 		if _, err := daemon.CheckFolder(dir); err != nil {

@@ -18,6 +18,25 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
+// A daemon that is given an address and no folder has one for what is sent to it.
+func TestADaemonOfUploadsAlone(t *testing.T) {
+	t.Parallel()
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
+	}
+	b := newBatch(t, python, 1)
+	p := b.startCommand("daemon", "--listen", "127.0.0.1:0")
+	code, sent := p.served().ask("POST", "/api/v1/tasks", "application/json", strings.NewReader(`{"name": "bad.py", "source": "class Model: 1\n"}`))
+	if want := filepath.Join(b.data, uploads, "bad.py"); code != http.StatusCreated || sent["path"] != want {
+		t.Error(code, sent, want)
+	}
+	if text, err := os.ReadFile(filepath.Join(b.data, uploads, "bad.py")); err != nil || string(text) != "class Model: 1\n" {
+		t.Errorf("%q %v", text, err)
+	}
+	p.kill()
+}
+
 // The daemon drops texts at its start and at each tick, by the time that the tick says.
 func TestPruneDaily(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
