@@ -412,7 +412,7 @@ func TestPlaces(t *testing.T) {
 	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no task"}); code != http.StatusUnprocessableEntity || !strings.Contains(fmt.Sprint(got["error"]), "no Model") {
 		t.Errorf("%d %v", code, got)
 	}
-	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no machine"}); code != http.StatusBadGateway || got["infrastructure"] != true {
+	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no machine"}); code != http.StatusServiceUnavailable || got["infrastructure"] != true {
 		t.Errorf("%d %v", code, got)
 	}
 	w.start(nil) // neither has kept the place

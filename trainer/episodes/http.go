@@ -204,7 +204,8 @@ func reply(w http.ResponseWriter, status int, a Answer, err error) {
 		w.Header().Set("Retry-After", fullRetry)
 		refuse(w, http.StatusServiceUnavailable, err.Error(), "ask again once the server was started again")
 	default: // where who asked is gone, nobody reads it
-		send(w, http.StatusBadGateway, problem{Error: err.Error(), Hint: "it says nothing about any candidate: `kernelwright doctor` says what this machine lacks", Infrastructure: true})
+		w.Header().Set("Retry-After", fullRetry)
+		send(w, http.StatusServiceUnavailable, problem{Error: err.Error(), Hint: "it says nothing about any candidate: `kernelwright doctor` says what this machine lacks", Infrastructure: true})
 	}
 }
 
