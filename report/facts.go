@@ -3,16 +3,48 @@ package report
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 // fact is a name and what is said of it: both texts as they were recorded.
 type fact struct{ Name, Value string }
+
+// chip is a metric with its unit, and what it means.
+type chip struct{ Name, Value, Meaning string }
+
+// chips are metrics in the order of their names.
+func chips(m map[string]float64) []chip {
+	var out []chip
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		of, _ := metrics.Of(name)
+		out = append(out, chip{Line(name), withUnit(m[name], of.Unit), strings.ReplaceAll(of.Meaning, "`", "")})
+	}
+	return out
+}
+
+// withUnit is a number in the unit that people read it in.
+func withUnit(v float64, unit string) string {
+	switch unit {
+	case "share":
+		return digits(100*v) + " %"
+	case "bytes":
+		return ByteSize(int64(v))
+	case "", metrics.Count, metrics.Ratio:
+		if v == math.Trunc(v) && math.Abs(v) < 1e15 {
+			return strconv.FormatFloat(v, 'f', 0, 64)
+		}
+		return digits(v)
+	}
+	return digits(v) + " " + unit
+}
 
 // timeRow is one line of the table of times.
 type timeRow struct {

@@ -136,7 +136,7 @@ type PageRound struct {
 	Feedback       []fact
 	Numbers        []fact
 	Measured       []fact // by level
-	Metrics        []fact
+	Metrics        []chip
 	Costs          []fact
 	Certifying     []fact // what that cost
 	Vectorised     []kernelwright.Diagnostic
@@ -290,7 +290,7 @@ func NewRound(d Data, index, since int) PageRound {
 	if f := r.Feedback; f != nil {
 		p.Kind, p.Feedback, p.Numbers = string(f.Kind), feedbackFacts(*f), numbers(f.Evidence)
 	}
-	p.Metrics, p.Costs = numbers(v.Metrics), numbers(v.CostS)
+	p.Metrics, p.Costs = chips(v.Metrics), numbers(v.CostS)
 	if before := roundBefore(d.Rounds, r); before != nil {
 		p.Moved = movements(before.Verdict, v)
 	}
