@@ -13,9 +13,8 @@ import (
 	"testing"
 )
 
-// constants returns the values of the string constants of a file that have a type, or
-// where that is empty, of those in the block that begins with a name.
-func constants(t *testing.T, file, ofType, first string) (values []string) {
+// constants returns the values of the string constants of a file that have a type.
+func constants(t *testing.T, file, ofType string) (values []string) {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", file), nil, 0)
 	if err != nil {
@@ -26,12 +25,10 @@ func constants(t *testing.T, file, ofType, first string) (values []string) {
 		if !ok || block.Tok != token.CONST {
 			continue
 		}
-		inBlock := false
 		for _, s := range block.Specs {
 			v := s.(*ast.ValueSpec)
 			typed, _ := v.Type.(*ast.Ident)
-			inBlock = inBlock || first != "" && v.Names[0].Name == first
-			if !inBlock && (typed == nil || typed.Name != ofType) {
+			if typed == nil || typed.Name != ofType {
 				continue
 			}
 			text, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
@@ -60,12 +57,12 @@ func TestTheWordsOfOutputsAreListed(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| (\\w+) \\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
 		listed[row[1]] = append(listed[row[1]], row[2])
 	}
-	runs := append(constants(t, "run.go", "RunStatus", ""), "stopped")
-	rounds := constants(t, "verdict.go", "Status", "")
+	runs := append(constants(t, "run.go", "RunStatus"), "stopped")
+	rounds := constants(t, "verdict.go", "Status")
 	invalid := func(s string) bool { return s == "invalid" } // of the file
 	for of, want := range map[string][]string{
-		"file": {"invalid"}, "run": slices.DeleteFunc(runs, invalid), "end": constants(t, "run.go", "StopReason", ""),
-		"result": constants(t, filepath.Join("report", "result.go"), "", "Faster"), "round": slices.DeleteFunc(rounds, invalid),
+		"file": {"invalid"}, "run": slices.DeleteFunc(runs, invalid), "end": constants(t, "run.go", "StopReason"),
+		"result": constants(t, "result.go", "Result"), "round": slices.DeleteFunc(rounds, invalid),
 	} {
 		slices.Sort(want)
 		got := slices.Sorted(slices.Values(listed[of]))
