@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
@@ -69,9 +68,7 @@ class CandidateVisits:
                 return [], wrong
             if watched:
                 return [], self._watch(session)
-            return self._timed(
-                worker, session, partial(Visit.run, seconds=seconds, owed=owed, settled=settled)
-            )
+            return self._timed(worker, session, lambda v: v.run(seconds, owed, settled))
         except (torch.OutOfMemoryError, CudaError, WorkerError) as e:
             # The reference's worker may say so: it draws, and computes what is expected.
             if not ran_out(e) or not worker.took_memory():
