@@ -106,7 +106,7 @@ def working(folder: pathlib.Path, python: str) -> Iterator[Daemon]:
     program = folder / "kernelwright"
     run("go", "build", "-trimpath", "-o", program, "./cmd/kernelwright")
     if not (folder / "data").exists():
-        fill = ("-rounds", "300", "-tasks", "20", "-calls", "1", "-commands", "1", "-bin", "")
+        fill = ("-rounds", "300", "-tasks", "20", "-warm", "0", "-bin", "")
         run("go", "run", "./bench/history_million", "-data-dir", folder / "data", *fill)
     daemon = Daemon(folder, program, python)
     try:
