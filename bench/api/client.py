@@ -22,7 +22,13 @@ from kernelwright_client.api.runs import (
     put_runs_run_priority,
 )
 from kernelwright_client.api.tasks import get_tasks, post_tasks
-from kernelwright_client.models import PostTasksFilesBody, Priority, Problem, Upload
+from kernelwright_client.models import (
+    GetRunsStatus,
+    PostTasksFilesBody,
+    Priority,
+    Problem,
+    Upload,
+)
 from kernelwright_client.types import File
 
 SOURCE = """import torch
@@ -82,11 +88,16 @@ def main(url: str, token: str) -> None:
     assert len(page.items) == 3 and page.next_
     following = get_runs.sync(client=client, limit=3, cursor=page.next_)
     assert following.items[0].id < page.items[2].id
-    shown = get_runs_run.sync(following.items[2].id, client=client)
+    known = [t.fingerprint for t in get_tasks.sync(client=client).items]
+    done = [
+        run.id
+        for task in known
+        for run in get_runs.sync(client=client, task=task, status=GetRunsStatus.DONE).items
+    ]
+    shown = get_runs_run.sync(done[0], client=client)
     assert shown.task.fingerprint == shown.run.task and shown.run.created
     rounds = get_runs_run_rounds.sync(shown.run.id, client=client)
     assert rounds.items and rounds.items[0].verdict.status
-    assert get_tasks.sync(client=client).items
     none = get_runs_run.sync(1 << 40, client=client)
     assert isinstance(none, Problem) and none.error
     assert not post_queue_resume.sync(client=client).paused

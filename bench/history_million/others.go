@@ -87,7 +87,7 @@ func fillOthers(ctx context.Context, db *store.Store, s settings) error {
 		name string
 		fill func() error
 	}{
-		{"runs that came to nothing", func() error { return fillRuns(ctx, db, runs) }},
+		{"runs that came to nothing", func() error { return fillRuns(ctx, db, s) }},
 		{"conversations", func() error { return fillTalks(ctx, db, rng, runs) }},
 		{"episodes", func() error { return fillEpisodes(ctx, db, o) }},
 		{"benches", func() error { return fillBenches(ctx, db, rng, runs, w) }},
@@ -102,18 +102,18 @@ func fillOthers(ctx context.Context, db *store.Store, s settings) error {
 	return nil
 }
 
-func fillRuns(ctx context.Context, db *store.Store, runs int64) error {
-	for i := range int64(manyEnded) {
+func fillRuns(ctx context.Context, db *store.Store, s settings) error {
+	for i := range int64(min(manyEnded, s.rounds/10)) {
 		status, reason := kernelwright.RunInvalid, fmt.Sprintf("line %d of the reference: there is no class Model", i)
 		if i%2 == 1 {
 			status, reason = kernelwright.RunDeclined, "there is nothing to gain: it is at 97 % of its roofline"
 		}
-		_, err := db.CreateRun(ctx, kernelwright.Run{TaskName: fmt.Sprintf("task_%05d", i), Path: fmt.Sprintf("/home/someone/kernels/task_%05d.py", i), Device: "cpu", Strategy: "rounds", Coder: coders[0], Judge: "rules", Status: status, Reason: reason, CreatedMS: createdMS(runs + i)})
+		_, err := db.CreateRun(ctx, kernelwright.Run{TaskName: fmt.Sprintf("task_%05d", i), Path: fmt.Sprintf("/home/someone/kernels/task_%05d.py", i), Device: "cpu", Strategy: "rounds", Coder: coders[0], Judge: "rules", Status: status, Reason: reason, CreatedMS: createdMS(int64(s.rounds/s.perRun) + i)})
 		if err != nil {
 			return err
 		}
 	}
-	for i := range manyQueued {
+	for i := range min(manyQueued, s.rounds/100) {
 		if _, err := db.Enqueue(ctx, kernelwright.Run{TaskName: fmt.Sprintf("waits_%04d", i), Path: fmt.Sprintf("/home/someone/kernels/waits_%04d.py", i), Device: "cpu", Strategy: "rounds", Coder: coders[0], Judge: "rules"}, i%5); err != nil {
 			return err
 		}

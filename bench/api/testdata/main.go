@@ -62,7 +62,20 @@ func use(ctx context.Context, url, token string) error {
 	if err != nil || next.JSON200 == nil || next.JSON200.Items[0].Id >= runs.JSON200.Items[2].Id {
 		return fmt.Errorf("the next page: %v", said(next, err))
 	}
-	last := next.JSON200.Items[2].Id
+	tasks, err := c.GetTasksWithResponse(ctx, &GetTasksParams{})
+	if err != nil || tasks.JSON200 == nil || len(tasks.JSON200.Items) == 0 {
+		return fmt.Errorf("list tasks: %v", said(tasks, err))
+	}
+	finished, last := GetRunsParamsStatus("done"), int64(0)
+	for _, task := range tasks.JSON200.Items {
+		done, err := c.GetRunsWithResponse(ctx, &GetRunsParams{Task: task.Fingerprint, Status: &finished})
+		if err != nil || done.JSON200 == nil {
+			return fmt.Errorf("list a task's runs that are done: %v", said(done, err))
+		}
+		if len(done.JSON200.Items) > 0 {
+			last = done.JSON200.Items[0].Id
+		}
+	}
 	one, err := c.GetRunsRunWithResponse(ctx, last)
 	if err != nil || one.JSON200 == nil || one.JSON200.Run.Id != last || one.JSON200.Task == nil || one.JSON200.Run.Created.IsZero() {
 		return fmt.Errorf("show a run: %v", said(one, err))
