@@ -121,9 +121,10 @@ func New(o Options) *API {
 	if err != nil { // types of ours alone: cannot fail
 		panic(err)
 	}
+	document = append(document, '\n')
 	a.mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(document, '\n'))
+		_, _ = w.Write(document)
 	})
 	return a
 }
