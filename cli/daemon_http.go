@@ -189,6 +189,9 @@ func policyRefusal(err error) error {
 	if none, ok := errors.AsType[*policies.Error](err); ok {
 		return &store.StateError{Text: none.Error(), Hint: none.Hint}
 	}
+	if changed, ok := errors.AsType[*policies.ChangedError](err); ok {
+		return &store.StateError{Text: changed.Error(), Hint: changed.Hint()}
+	}
 	if mute, ok := errors.AsType[*serving.MuteError](err); ok {
 		return &store.StateError{Text: mute.Error(), Hint: "it does not serve: train or bring another one"}
 	}
