@@ -47,6 +47,7 @@ TOOLS = (
 # To map memory of a GPU.
 TO_MAP = (
     "machine/device.py", "machine/cuda_driver.py", "machine/allocator.py", "machine/toolchain.py",
+    "base/constants.py", "base/constants.toml",
 )  # fmt: skip
 # Bytes of a call that are handed over in the GPU's memory, which spares copies through the host's,
 # where so many times as much of it is free: who is handed it has copies of its own.

@@ -6,7 +6,9 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import torch
 from evaluating import Evaluator
 
+from kwharness.base import paths
 from kwharness.build import builder_client, reports
 from kwharness.clients.errors import WorkerError
 from kwharness.process import policy
@@ -538,3 +541,17 @@ def test_what_others_write_is_read_if_it_is_text(tmp_path: pathlib.Path) -> None
     found = {p.name: interpreter.read_text(str(p)) for p in tmp_path.iterdir()}
     assert found == {"text": "\ufffdyes", "folder": "", "pipe": "", "link": ""}
     assert interpreter.read_text(str(tmp_path / "none")) == ""
+
+
+@pytest.mark.parametrize("files", [looks.TOOLS, (*looks.TOOLS, *looks.TO_MAP)], ids=["", "mapped"])
+def test_what_the_script_imports_is_there(tmp_path: pathlib.Path, files: tuple[str, ...]) -> None:
+    """Of our package the interpreter has these files alone."""
+    package = interpreter.PACKAGE
+    for name in files:
+        to = tmp_path / package / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pathlib.Path(paths.ROOT, package, name), to)
+    modules = [f"{package}.{name[:-3].replace('/', '.')}" for name in files if name.endswith(".py")]
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {', '.join(modules)}"
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
