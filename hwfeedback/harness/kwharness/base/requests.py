@@ -38,11 +38,15 @@ class Workplace(Message):
         if self.threads <= 0:
             object.__setattr__(self, "threads", os.cpu_count() or 1)
 
+    @property
+    def kind(self) -> str:
+        """Returns the kind of device."""
+        return self.device.partition(":")[0]
+
     def placed(self) -> dict[str, Any]:
         """Returns what a worker's configuration says of the device."""
-        if self.gpu is None:
-            return {}
-        return {"gpu": self.gpu.minor, "gpu_uuid": self.gpu.uuid, "device": "cuda"}
+        one = {} if self.gpu is None else {"gpu": self.gpu.minor, "gpu_uuid": self.gpu.uuid}
+        return {"device": self.kind, **one}
 
 
 @dataclass(frozen=True)

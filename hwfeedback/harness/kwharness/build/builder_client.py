@@ -39,6 +39,7 @@ from kwharness.clients.errors import (
     sentence,
 )
 from kwharness.clients.workshop import Failed, Made, Workshop, sources_of
+from kwharness.machine import device as devices
 from kwharness.machine import toolchain
 from kwharness.process import policy
 from kwharness.process.fork_client import ForkServer, Worker
@@ -288,7 +289,8 @@ class _Runs(NamedTuple):
 def _warm_inductor(cache_dir: str, text: str, device: str, forbids: bool) -> dict[str, Any]:
     if forbids or not inductor.compiles(text):
         return {}
-    folder = inductor.warm(cache_dir) if device == "cpu" else ""
+    kind = devices.class_of(device.partition(":")[0])
+    folder = inductor.warm(cache_dir) if kind.warm_inductor else ""
     return {"preimport": ["compile"]} | ({"inductor_cache": folder} if folder else {})
 
 

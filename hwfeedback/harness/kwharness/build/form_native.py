@@ -58,8 +58,8 @@ def replace(way: Way) -> None:
 def language(call: ast.Call) -> str:
     """Returns "cuda" where a call says so."""
     given = {k.arg: k.value for k in call.keywords}
-    wanted = given.get("language", call.args[1] if len(call.args) > 1 else None)
-    return "cuda" if isinstance(wanted, ast.Constant) and wanted.value == "cuda" else ""
+    named = given.get("language", call.args[1] if len(call.args) > 1 else None)
+    return "cuda" if isinstance(named, ast.Constant) and named.value == "cuda" else ""
 
 
 def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from kwharness.base.protocol import MAX_FDS, Closed, ProtocolError, Timeout
-from kwharness.base.tensors import DTYPES, Block, Layout, LayoutError, layout_of
+from kwharness.base.tensors import DTYPES, Layout, LayoutError, layout_of
 from kwharness.clients import errors
-from kwharness.machine.device import CPU, Device, GpuBlock
+from kwharness.machine.device import CPU, Device, SharedBlock
 
 libc = ctypes.CDLL(None)
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -41,7 +41,7 @@ class Client:
         self.waits = False  # whether ``kill`` returns only when the process is gone
         self.worker = worker
         self.orders: Sequence[Sequence[int]] = ()  # of a forward's inputs: see tensors.layout_of
-        self._blocks: dict[str, Block | GpuBlock] = {}
+        self._blocks: dict[str, SharedBlock] = {}
         self._deadline = 0.0
         self._granted_before = 0.0  # when it was asked
         self.doing = ""
@@ -171,7 +171,7 @@ class Client:
         late.client = self
         return late
 
-    def block(self, name: str, size: int) -> Block | GpuBlock:
+    def block(self, name: str, size: int) -> SharedBlock:
         """Returns the block of this name; made and mapped on both sides where it is too small."""
         have = self._blocks.get(name)
         if have is not None and have.size >= size:
@@ -234,7 +234,7 @@ class _Zones:
         return all(bool((z == byte).all()) for z in self._zones)
 
 
-def guards(block: Block | GpuBlock, layout: Layout, guard: int) -> _Zones:
+def guards(block: SharedBlock, layout: Layout, guard: int) -> _Zones:
     raw = block.bytes()
     zones = [raw[:guard]]
     for entry in layout:

@@ -77,8 +77,8 @@ class WorkerFailure(Exception):
         """What it says, by the worker's own word, of a GPU that does not work; "" where nothing. A
         worker on the CPU has none: who wants one there has brought the error about.
         """
-        on_cpu = self.client is not None and self.client.device.kind == "cpu"
-        return "" if on_cpu else self._ill()
+        has_none = self.client is not None and not self.client.device.has_driver
+        return "" if has_none else self._ill()
 
     def _ill(self) -> str:
         return ""

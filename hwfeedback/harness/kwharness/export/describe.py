@@ -10,6 +10,7 @@ import torch
 
 from kwharness.base.requests import Request
 from kwharness.export.file_facts import About, Tensor
+from kwharness.machine import device as devices
 from kwharness.model import weights
 from kwharness.numerics import families
 
@@ -70,7 +71,7 @@ def about(
         constructor=info["constructor"],
         weights=list(info["names"]),
         outputs=[f"{_dtype(t)} {tuple(t.shape)}" for t in outputs],
-        device="cuda" if request.workplace.gpu else "cpu",
+        device=devices.class_of(request.workplace.kind).torch.type,
         machine=request.specs.model,
         tried={f.name: f.right for f in sizes},
         only=[f.name for f in sizes if not f.any],

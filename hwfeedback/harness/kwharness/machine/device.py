@@ -1,159 +1,281 @@
-"""The device whose memory tensors travel in between processes: the CPU, or one GPU.
+"""What is known of a kind of device, and what a process does on the one that it has.
 
-Both give blocks with the same methods: tensors.Block over a memfd, and ``GpuBlock`` over memory of
-the GPU that the driver shares by a descriptor. A process has one GPU at most, the one that its
-environment shows it.
+``Device`` is the interface: its memory, in which tensors travel between processes, and what else
+differs from one kind to another. No other package compares kinds. A new one is a class, in a module
+of its own, and a row of KINDS; timing/device_timing.py has how its calls are timed. What has no row
+there is timed as its base class is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import importlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
+from torch import Tensor, nn
+from torch import device as Place
 
 from kwharness.base.constants import SHARED
-from kwharness.base.tensors import (
-    Block,
-    Layout,
-    LayoutError,
-    checked,
-    laid_out,
-    layout_of,
-    received,
-)
-from kwharness.machine import allocator, cuda_driver
+from kwharness.base.tensors import Block, Layout, layout_of, received
+from kwharness.machine import allocator
 
 PEAK = SHARED.peak_calls
 # And about so many where it is judged one thing after the other (bench/memory.py: 5 to 7).
 SPARING_PEAK = 6
 ROOM = 8  # times what is asked for are free: to give back takes tens of ms, and nobody needs it
-APART = 1 << 29  # bytes of a tensor in whose memory no smaller one may lie: see ``keep_apart``
 LEFT = 7 / 8  # of the memory is there between evaluations; where it is not, something was left
 
 
-class Cpu:
-    """The memory of the machine."""
+# Where the class of each kind is: a worker may be told of its device by this name alone.
+KINDS = {
+    "cpu": "kwharness.machine.device:Cpu",
+    "cuda": "kwharness.machine.gpu:Gpu",
+}
+
+
+class SharedBlock(Protocol):
+    """Memory of a device that two processes have mapped: see tensors.Block."""
+
+    fd: int
+    size: int
+
+    def bytes(self) -> torch.Tensor: ...
+
+    def views(self, layout: Layout) -> list[torch.Tensor]: ...
+
+    def close(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class Device(ABC):
+    """One device of this process. What is told of a kind holds without a device, too."""
+
+    kind: ClassVar[str]  # its name in KINDS, requests and records
+    torch: ClassVar[Place]
+    # Calls run on the machine's cores: what else runs there disturbs them, a compiler too, their
+    # threads and instructions can be looked at, and their tensors are in a process' memory.
+    on_cores: ClassVar[bool]
+    # It has a driver, which may fail through nobody's fault, and strangers may be at work on it.
+    has_driver: ClassVar[bool]
+    # Making a process ready for it takes long: that is begun early, and what is there is kept.
+    slow_to_begin: ClassVar[bool]
+    # Its state outlasts a candidate: the sentinel, and what is timed before, serve several.
+    outlasts_candidates: ClassVar[bool]
+    # What was captured is replayed: a forward may run custom code that nothing calls.
+    replays: ClassVar[bool]
+    profiled: ClassVar[bool]  # by Nsight Compute, and its objects can be read
+    sanitized: ClassVar[bool]  # compute-sanitizer checks what runs on it
+    # Of an object that a compiler makes byte for byte again of the same source.
+    object_ending: ClassVar[str]
+    # Names of PREIMPORTS (process/spawn_request.py): what torch.compile needs for it.
+    compile_imports: ClassVar[tuple[str, ...]]
+    # torch.compile starts from a folder that was filled before: see inductor.warm.
+    warm_inductor: ClassVar[bool]
+
+    @classmethod
+    @functools.cache
+    def here(cls) -> Self:
+        """Returns the one of this process."""
+        return cls()
+
+    # Its memory.
+
+    @abstractmethod
+    def create(self, size: int, name: str = "tensors") -> SharedBlock:
+        """Makes memory to share, zeroed."""
+
+    @abstractmethod
+    def received(self, fd: int, size: int, *, populate: bool = False) -> SharedBlock:
+        """Maps a block made by another process. The descriptor is taken over."""
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Returns how much memory nobody has."""
+
+    @abstractmethod
+    def room(self) -> tuple[int, int]:
+        """Returns how many bytes a task may take in all, and how many there are."""
+
+    @abstractmethod
+    def unused_bytes(self) -> int:
+        """Returns how much memory holds nothing."""
+
+    @abstractmethod
+    def spare_bytes(self) -> int:
+        """Returns how much of its memory what is drawn for timed calls may take."""
+
+    @abstractmethod
+    def varied_bytes(self, usual: int) -> int:
+        """Returns how much memory verified inputs may take that come among the timed calls."""
+
+    @abstractmethod
+    def keep_apart(self) -> None:
+        """Has no small tensor keep what a large one has left."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Gives back what is free and kept for later."""
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Gives back what others who have the device may need."""
+
+    # Work on it.
+
+    @abstractmethod
+    def capability(self) -> tuple[int, int]:
+        """Returns CUDA's compute capability, as (9, 0); (0, 0) where there is none."""
+
+    @abstractmethod
+    def arch(self) -> str:
+        """Returns what CUDA is compiled for, "" where it is not."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Returns when all that was asked of the device is done."""
+
+    @abstractmethod
+    def hold_to_float32(self) -> None:
+        """Has float32 mean float32: torch's defaults allow less in places."""
+
+    @abstractmethod
+    def placing(self) -> contextlib.AbstractContextManager[Any]:
+        """Has tensors made on the device, where nothing is named."""
+
+    @abstractmethod
+    def place(self, model: nn.Module) -> None:
+        """Moves a model there."""
+
+    def holds(self, t: Tensor) -> bool:
+        """Whether a tensor lies in its memory."""
+        return t.device.type == self.torch.type
+
+    def takes(self, t: Tensor) -> bool:
+        """Whether a tensor lies there, or where it can be moved from."""
+        return t.device.type in ("cpu", self.torch.type)
+
+    @abstractmethod
+    def own_convolutions(self) -> contextlib.AbstractContextManager[Any]:
+        """Has PyTorch do convolutions itself where a library is slow in float64."""
+
+    @abstractmethod
+    def watched(self) -> contextlib.AbstractContextManager[Any]:
+        """Marks what a profiler of the process is to look at."""
+
+    @abstractmethod
+    def wake_profiler(self) -> None:
+        """Launches something that a profiler looks at: it is ready then."""
+
+    @abstractmethod
+    def poison(self) -> None:
+        """Fills the memory that the next allocations get."""
+
+
+class Cpu(Device):
+    """The machine's cores and memory. Its blocks are tensors.Block, over a memfd."""
 
     kind = "cpu"
     torch = torch.device("cpu")
+    on_cores = True
+    has_driver = False
+    slow_to_begin = False
+    outlasts_candidates = False
+    replays = False
+    profiled = False
+    sanitized = False
+    object_ending = ".so"
+    compile_imports = ("compile",)
+    warm_inductor = True
 
     def create(self, size: int, name: str = "tensors") -> Block:
         return Block.create(size, name)
 
     def received(self, fd: int, size: int, *, populate: bool = False) -> Block:
-        """Maps a block made by another process. The descriptor is taken over."""
         return received(fd, size, writable=True, populate=populate)
 
-    def synchronize(self) -> None:
-        """Returns when all that was asked of the device is done."""
-
     def free_bytes(self) -> int:
-        """Returns how much memory nobody has: of the machine's that is the sandbox's affair."""
+        """Of the machine's that is the sandbox's affair."""
         return 0
 
     def room(self) -> tuple[int, int]:
-        """Returns how many bytes a task may take in all, and how many there are."""
         with open("/proc/meminfo") as f:
             found = {line.partition(":")[0]: line.split()[1] for line in f}
         return int(found["MemAvailable"]) << 10, int(found["MemTotal"]) << 10
 
     def unused_bytes(self) -> int:
-        """Returns how much memory holds nothing."""
         return self.room()[0]
 
+    def spare_bytes(self) -> int:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
+
+    def varied_bytes(self, usual: int) -> int:
+        return usual
+
     def keep_apart(self) -> None:
-        """Has no small tensor keep what a large one has left: pages are given back as it is."""
+        """Pages are given back as it is."""
 
     def release(self) -> None:
-        """Gives back what is free and kept for later."""
         allocator.release()
 
-    def hold_to_float32(self) -> None:
-        """Has float32 mean float32: torch's defaults allow less in places."""
+    def let_go(self) -> None:
+        """Nobody has it alone."""
 
+    def capability(self) -> tuple[int, int]:
+        return 0, 0
 
-class Gpu:
-    """The memory of one GPU, and torch's context on it. Raises CudaError where there is none."""
-
-    kind = "cuda"
-    torch = torch.device("cuda", 0)
-
-    def __init__(self) -> None:
-        self.driver = cuda_driver.Driver(0)
-        self.driver.retain()
-        torch.zeros(1, device=self.torch)
-
-    def create(self, size: int, name: str = "tensors") -> GpuBlock:
-        """Makes memory to share, zeroed."""
-        self.driver.enter()
-        try:
-            shared, fd = self.driver.share(size)
-        except cuda_driver.CudaError as e:
-            if not e.out_of_memory:
-                raise
-            self.release()  # what torch keeps here for later
-            shared, fd = self.driver.share(size)
-        block = GpuBlock(self, shared, fd, size)
-        block.bytes().zero_()
-        return block
-
-    def received(self, fd: int, size: int, *, populate: bool = False) -> GpuBlock:
-        """Maps a block made by another process. The descriptor is taken over."""
-        self.driver.enter()
-        try:
-            shared = self.driver.take(fd, size)
-        except cuda_driver.CudaError as e:
-            raise LayoutError(f"a block of {size} bytes cannot be mapped: {e}") from e
-        finally:
-            os.close(fd)
-        return GpuBlock(self, shared, -1, size)
-
-    def free_bytes(self) -> int:
-        """Returns how much of its memory nobody has."""
-        return int(torch.cuda.mem_get_info(self.torch)[0])
-
-    def room(self) -> tuple[int, int]:
-        """Returns how many bytes a task may take in all, and how many there are."""
-        return torch.cuda.mem_get_info(self.torch)
-
-    def unused_bytes(self) -> int:
-        """Returns how much holds nothing: nobody has it, or this process has it for later."""
-        return self.free_bytes() + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-
-    def release(self) -> None:
-        """Gives back what is free and kept for later."""
-        torch.cuda.empty_cache()
-
-    def keep_apart(self) -> None:
-        """Has no small tensor lie in what a large one has left: none of that could be given back
-        for as long as the small one is there (what a model keeps, or cuBLAS for its work).
-        """
-        older = torch.cuda.memory._set_allocator_settings
-        change = getattr(torch._C, "_accelerator_setAllocatorSettings", older)
-        change(f"max_split_size_mb:{APART >> 20}")
+    def arch(self) -> str:
+        return ""
 
     def synchronize(self) -> None:
-        """Returns when all that was asked of the device is done."""
-        torch.cuda.synchronize(self.torch)
+        """It is done when a call returns."""
 
     def hold_to_float32(self) -> None:
-        """Has float32 mean float32: torch's defaults allow TF32 in convolutions."""
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        """It does."""
+
+    def placing(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def place(self, model: nn.Module) -> None:
+        """It is there."""
+
+    def own_convolutions(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def watched(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def wake_profiler(self) -> None:
+        """It needs none."""
+
+    def poison(self) -> None:
+        """The allocator does: see allocator.poison."""
 
 
-Device = Cpu | Gpu
-CPU = Cpu()
+CPU = Cpu.here()
 
 
-@functools.cache
-def gpu() -> Gpu:
-    """Returns the GPU of this process."""
-    return Gpu()
+def class_of(kind: str) -> type[Device]:
+    """Returns the class of a kind, of which no device need be here. Raises KeyError."""
+    module, _, name = KINDS[kind].partition(":")
+    found: type[Device] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def of(kind: str) -> Device:
+    """Returns the device of this process of one kind. Raises KeyError."""
+    return class_of(kind).here()
+
+
+def built_for(arch: str) -> str:
+    """Returns the kind of device that objects of an architecture are for, "" being the CPU."""
+    return "cuda" if arch else "cpu"
 
 
 def give_back(device: Device, size: int, times: int = ROOM) -> None:
@@ -187,88 +309,12 @@ def tidy(device: Device) -> None:
         device.release()
 
 
-def of(kind: str) -> Device:
-    """Returns the device of this process of one kind."""
-    return gpu() if kind == "cuda" else CPU
-
-
 def block_of(
     device: Device, tensors: Sequence[torch.Tensor], orders: Sequence[Sequence[int]] = ()
-) -> tuple[Block | GpuBlock, Layout]:
+) -> tuple[SharedBlock, Layout]:
     """Makes a block that holds copies of the tensors. ``orders``: see tensors.layout_of."""
     layout, size = layout_of(tensors, orders=orders)
     block = device.create(size)
     for view, t in zip(block.views(layout), tensors, strict=True):
         view.copy_(t)
     return block, layout
-
-
-class GpuBlock:
-    """Memory of the GPU that two processes have mapped.
-
-    It stays mapped for as long as a tensor lies in it.
-    """
-
-    def __init__(self, device: Gpu, shared: cuda_driver.Shared, fd: int, size: int) -> None:
-        """``fd`` is to be sent, and is this block's own; -1 for one that came."""
-        self.fd, self.size = fd, size
-        self._device = device
-        self._raw: torch.Tensor | None = torch.as_tensor(
-            _Mapped(device, shared), device=device.torch
-        )
-
-    def bytes(self) -> torch.Tensor:
-        """Returns the whole block as bytes."""
-        if self._raw is None:
-            raise LayoutError("a block that was closed")
-        return self._raw[: self.size]
-
-    def views(self, layout: Layout) -> list[torch.Tensor]:
-        """Returns the tensors of a layout as views.
-
-        Raises LayoutError for one that does not fit.
-        """
-        raw = self.bytes()
-        out: list[torch.Tensor] = []
-        for entry, (dtype, offset, count) in zip(layout, checked(layout, self.size), strict=True):
-            if count == 0:
-                out.append(torch.empty(entry["shape"], dtype=dtype, device=self._device.torch))
-            else:
-                flat = raw[offset : offset + count * dtype.itemsize].view(dtype)
-                out.append(laid_out(flat, entry))
-        return out
-
-    def close(self) -> None:
-        """Closes the descriptor, and unmaps once no view is left."""
-        self._raw = None
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    leave = close
-
-
-class _Mapped:
-    """Memory that torch takes as it is (numba's CUDA Array Interface, version 3), unmapped when no
-    tensor lies in it any more.
-
-    By ``__del__``, for that may be while an exception goes by, which Python puts aside for it. A
-    DLPack deleter of Python's has it in its way.
-    """
-
-    def __init__(self, device: Gpu, shared: cuda_driver.Shared) -> None:
-        self._device, self._shared = device, shared
-        self.__cuda_array_interface__ = {
-            "shape": (shared.size,),
-            "typestr": "|u1",
-            "data": (shared.address, False),
-            "version": 3,
-        }
-
-    def __del__(self) -> None:
-        with suppress(
-            cuda_driver.CudaError
-        ):  # else the context is of no use, and its memory goes with it
-            self._device.driver.enter()
-            self._device.driver.synchronize()
-            self._shared.unmap()

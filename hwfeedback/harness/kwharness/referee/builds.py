@@ -47,9 +47,9 @@ class Builds:
         """Returns what builder_client.build gives of it."""
         context = self.context
         place = context.request.workplace
-        # On a GPU it is imported where that is there; but calibrating takes longer than what does
+        # Else it is imported where the device is there; but calibrating takes longer than what does
         # not compile.
-        tries = context.device.kind == "cpu" or not context.request.known.calibration
+        tries = not context.device.slow_to_begin or not context.request.known.calibration
         return builder_client.build(
             context.server,
             candidate.to_json(),
@@ -57,7 +57,7 @@ class Builds:
             place.device,
             place.sandbox,
             progress,
-            context.arch(),
+            context.device.arch(),
             trial=builder_client.TRIAL if tries else builder_client.NO_TRIAL,
             forbids=context.rules.requires_custom,
             keeps=not context.rules.explain,
@@ -68,7 +68,7 @@ class Builds:
         context = self.context
         cache, mode = context.request.workplace.cache_dir, context.request.workplace.sandbox
         return builder_client.workshop(
-            context.server, text, built, cache, mode, context.arch(), whole=whole
+            context.server, text, built, cache, mode, context.device.arch(), whole=whole
         )
 
     def _building(self, note: str) -> None:

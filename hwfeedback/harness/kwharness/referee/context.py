@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kwharness.base.constants import SHARED
-from kwharness.base.requests import Gpu, Request, Rules, Task
+from kwharness.base.requests import Request, Rules, Task, Workplace
 from kwharness.machine import device as devices
 from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
@@ -21,21 +21,18 @@ from kwharness.referee.costs import Costs
 from kwharness.referee.warm_pool import Batch, Compiled, Kept
 from kwharness.torch_compile import inductor
 
-SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
-
 Progress = Callable[[str, str], None]
 Learn = Callable[[dict[str, Any]], None]
 # Returns what is held, and what was learned of baselines meanwhile.
 Alone = Callable[[], tuple[Sequence[int], dict[str, Any] | None]]
 
 
-def device_of(gpu: Gpu | None) -> Device:
-    """Returns the device that a request names, None being the CPU."""
-    if gpu is None:
-        return devices.CPU
-    os.environ |= sandbox.one_gpu(gpu.uuid)  # before anything looks for GPUs
+def device_of(place: Workplace) -> Device:
+    """Returns the device that a request names."""
+    if place.gpu is not None:
+        os.environ |= sandbox.one_gpu(place.gpu.uuid)  # before anything looks for GPUs
     try:
-        return devices.gpu()
+        return devices.of(place.kind)
     except (RuntimeError, CudaError) as e:
         if words := health.said(str(e)):
             raise Ill(health.REFEREE, words) from e
@@ -83,7 +80,7 @@ class Context:
         self.kept = kept
         self.batch: Batch | None = kept.batch(request.order.batch) if kept is not None else None
         self.compiled = kept.compiled if kept is not None else Compiled()
-        self.device = device_of(request.workplace.gpu)
+        self.device = device_of(request.workplace)
         self.memory = memory.of(self.device, request.task.least_bytes)
         self.costs = Costs()
         self.called_in = request.workplace.cache_dir  # what is compiled by calling it is kept there
@@ -109,15 +106,6 @@ class Context:
     def times(self) -> bool:
         """Whether the candidate is timed."""
         return self.request.timed.time
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.device.kind == "cuda"
-
-    @property
-    def shares(self) -> bool:
-        """Whether evaluations share processes and what is timed before a candidate."""
-        return self.device.kind in SHARES
 
     @property
     def progress(self) -> Progress:
@@ -169,24 +157,21 @@ class Context:
         """Returns the configuration of a candidate's process."""
         if not self.torch_may_compile():
             return self.config(**more)
-        imports = {"preimport": ["compile"]}
-        if self.on_gpu:
-            imports["preimport"].append("compile_gpu")
-            return self.config(**imports, **more)
-        folder = self.warm_inductor()
-        return self.config(**imports, **({"inductor_cache": folder} if folder else {}), **more)
+        return self.config(preimport=[*self.device.compile_imports], **self.inductor(), **more)
 
     def limits(self) -> dict[str, int]:
         """Returns what a candidate's process may take, where the request says so."""
         names = ("memory_bytes", "processes", "cpu_s")
         return {k: v for k, v in self.rules.limits.items() if k in names and v}
 
-    def warm_inductor(self) -> str:
-        """Returns a folder in which torch.compile finds what it needs, "" for none."""
+    def inductor(self) -> dict[str, str]:
+        """Returns what a configuration says of a folder in which torch.compile finds what it needs,
+        {} where there is none.
+        """
         if self._inductor is None:
-            folder = self.request.workplace.cache_dir
+            folder = self.request.workplace.cache_dir if self.device.warm_inductor else ""
             self._inductor = inductor.warm(folder) if folder else ""
-        return self._inductor
+        return {"inductor_cache": self._inductor} if self._inductor else {}
 
     def torch_may_compile(self) -> bool:
         """Whether torch.compile may be at work in a candidate of this evaluation."""
@@ -195,16 +180,9 @@ class Context:
 
     def compilers_disturb(self) -> bool:
         """Whether what is timed suffers from a compiler beside it."""
-        return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SHARED.spare_cores
+        return self.device.on_cores or len(os.sched_getaffinity(0)) < SHARED.spare_cores
 
     def crowded(self) -> bool:
-        """Whether a CPU has more to do than it has cores."""
+        """Whether what it computes on has more to do than it has cores."""
         cores = len(os.sched_getaffinity(0))
-        return self.device.kind == "cpu" and os.getloadavg()[0] > cores
-
-    def arch(self) -> str:
-        """Returns what CUDA is compiled for, "" on the CPU."""
-        if isinstance(self.device, devices.Cpu):
-            return ""
-        has = self.device.driver.attributes()
-        return f"sm_{has['major']}{has['minor']}{'a' if has['major'] >= 9 else ''}"
+        return self.device.on_cores and os.getloadavg()[0] > cores

@@ -17,7 +17,7 @@ def was_built(trial: Trial) -> None:
     program = trial.program
     if program.artifacts():
         return
-    idle = program.build["triton"] and trial.context.device.kind == "cpu"
+    idle = program.build["triton"] and trial.context.device.on_cores
     more = ": it imports Triton, and the device is the CPU" if idle else ""
     raise faults.Fault(
         "rejected",
@@ -30,9 +30,8 @@ def does_the_work(trial: Trial, seen: Any, work: dict[str, Any], calls: int) -> 
     """Raises a Fault where custom code covers no operator of the task. ``seen`` is a traced
     forward, ``work`` and ``calls`` what trace.report makes of it.
     """
-    on_cpu = trial.context.device.kind == "cpu"
     # A CUDA graph replays what was called when it was captured, before the trace.
-    if not calls and (on_cpu or right_without(trial)):
+    if not calls and (not trial.context.device.replays or right_without(trial)):
         did = ", ".join(trace.computes(work)[:6]) or "nothing"
         raise faults.Fault(
             "rejected",

@@ -16,6 +16,7 @@ from kwharness.build import builder_client
 from kwharness.export import describe, file_facts
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain
+from kwharness.machine.device import Device
 from kwharness.model import construction, weights
 from kwharness.numerics import families
 from kwharness.referee import faults
@@ -125,7 +126,7 @@ class ExportedFile:
                 context.request.workplace.sandbox,
                 COMPILE_S + trial.eagers_s,
                 context.limits(),
-                toolchain.compute_sanitizer() if context.on_gpu else "",
+                toolchain.compute_sanitizer() if context.device.sanitized else "",
                 fewer=beside or verification.small is not None,
             )
             self._run = Run(running, tree, inputs)
@@ -194,27 +195,27 @@ class ExportedFile:
         context.progress("verify", "in a new interpreter")
         devices.tidy(context.device)
         trial.reference.set_state(trial.made.state)
-        if context.on_gpu and not toolchain.compute_sanitizer():
+        if context.device.sanitized and not toolchain.compute_sanitizer():
             evidence.append("not run under compute-sanitizer: it is not there")
         facts.add(v)
         own = [k.name for k in v.build.kernels or []]
         if self._run is None:
             self.begin(trial)
-        with self._ends(context.on_gpu):
+        with self._ends(context.device):
             ways = self._computes(trial, own)
         self.had_company = False  # what fails from here on had none
         evidence.append(usage.TRIED if ways else usage.UNTRIED)
         self._add_checks(trial)
-        if context.on_gpu and self.looked is not None and not self.looked.launches:
+        if context.device.profiled and self.looked is not None and not self.looked.launches:
             evidence.append("what it launches is not known: a profiler saw nothing")
 
     @contextmanager
-    def _ends(self, on_gpu: bool) -> Iterator[None]:
+    def _ends(self, device: Device) -> Iterator[None]:
         """Ends it whatever comes, and turns its failures into Faults."""
         try:
             yield
         except interpreter.Broken as e:
-            raise faults.of_exported_file(e, on_gpu) from e
+            raise faults.of_exported_file(e, has_driver=device.has_driver) from e
         except findings.Failed as e:
             raise faults.Fault(e.status, f"{faults.STANDALONE}, is wrong: {e}", e.hint) from e
         finally:
@@ -250,7 +251,7 @@ class ExportedFile:
         """Raises a Fault where its own loader has built something else than what was judged: from
         the same text, by the same command. What nvcc makes of code for the host is never the same.
         """
-        ending = ".so" if trial.context.device.kind == "cpu" else ".cubin"
+        ending = trial.context.device.object_ending
         judged = {a.get("loaded") for a in self.program.artifacts()}
         if any(kind == ending and what not in judged for kind, what in built):
             raise faults.Fault(

@@ -242,10 +242,10 @@ def _fault(e: WorkerFailure, doing: str) -> Exception:
 STANDALONE = "the exported file, run by itself in a new interpreter"
 
 
-def of_exported_file(e: interpreter.Broken, cuda: bool) -> Exception:
+def of_exported_file(e: interpreter.Broken, *, has_driver: bool) -> Exception:
     """Returns the Fault of an exported file that fails by itself, or Infrastructure."""
     output = e.log[-OUTPUT_KEPT:]
-    if cuda and (words := health.said(output)):
+    if has_driver and (words := health.said(output)):
         return Infrastructure(health.told(STANDALONE, words))
     _, unfit, way = str(e).partition(usage.UNFIT)
     what = f"{STANDALONE}, fails: {sentence(way or str(e))}"

@@ -28,7 +28,7 @@ class KernelFacts:
         for other things.
         """
         context = self.context
-        if self.told or self._read is not None or not context.on_gpu:
+        if self.told or self._read is not None or not context.device.profiled:
             return
         if self.program.artifacts():
             place = context.request.workplace

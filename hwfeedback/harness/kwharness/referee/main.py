@@ -26,6 +26,7 @@ from kwharness.build import builder_client, reports
 from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
 from kwharness.machine import device as devices
+from kwharness.machine.gpu import gpu
 from kwharness.machine.health import Ill
 from kwharness.process import fork_client, sandbox
 from kwharness.process.policy import SandboxError
@@ -98,7 +99,7 @@ class Referee:
         gc.collect()
         allocator.release()
         if torch.cuda.is_initialized():
-            devices.gpu().release()
+            gpu().release()
 
     def _taken(self, fds: list[int]) -> None:
         """Has the conversation with its next user from here on."""
@@ -140,9 +141,9 @@ class Referee:
         config = {"sandbox": place.sandbox, "threads": place.threads} | place.placed()
         # Capturing the graph takes most of what torch.compile does, seconds to import.
         config["preimport"] = ["compile"]
-        device = context.device_of(place.gpu)
+        device = context.device_of(place)
         devices.tidy(device)
-        if inductor.compiles(asked.source) and device.kind == "cpu" and place.cache_dir:
+        if inductor.compiles(asked.source) and device.warm_inductor and place.cache_dir:
             config["inductor_cache"] = inductor.warm(place.cache_dir)
         task = inspect_task.inspect(
             lambda: self.server.spawn("reference", config, fds),
@@ -180,7 +181,7 @@ class Referee:
         request = Request.from_json(msg)
         torch.set_num_threads(max(1, request.workplace.threads // 3))
         self._kept.batch(request.order.batch)  # another's is in the way
-        devices.tidy(context.device_of(request.workplace.gpu))
+        devices.tidy(context.device_of(request.workplace))
         alone = functools.partial(self._alone, fds) if request.order.shares else None
         asker = context.Asker(self.progress, self.learned, alone)
         return evaluation.evaluate(self.server, request, fds, asker, self._kept).to_json()
@@ -214,7 +215,7 @@ class Referee:
         asked = requests.Build.from_json(msg)
 
         def one(arch: str) -> dict[str, Any]:
-            device = "cuda" if arch else "cpu"
+            device = devices.built_for(arch)
             note = functools.partial(self.progress, "build")
             built = builder_client.build(
                 self.server,

@@ -110,7 +110,7 @@ class Candidates:
         context = trial.context
         c = trial.candidate(poison=False)
         # A baseline is timed next: what it holds must be gone. At quick on a GPU hardly ever.
-        ends_at_once = context.level == "certify" or not context.on_gpu
+        ends_at_once = context.level == "certify" or not context.device.slow_to_begin
         c.waits = ends_at_once or context.memory.one_by_one
         self.started.append(c)
         with faults.faults("preparing to be timed", c):
@@ -140,7 +140,7 @@ class Candidates:
         kind, message = e.error.get("type"), str(e.error.get("message"))[:300]
         if kind == window_base.TOOK_MEMORY:
             return faults.Fault("crashed", *faults.TOOK_MEMORY)
-        if kind == window_base.GPU_BUSY and self.trial.context.on_gpu:
+        if kind == window_base.GPU_BUSY and self.trial.context.device.has_driver:
             faults.acquit(e, self.started)
         if kind in (window_base.RAN_ON, window_base.GPU_BUSY):
             return faults.Fault("cheated", message)

@@ -27,8 +27,9 @@ from kwharness.referee.processes import LOAD_S, Processes
 from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
 from kwharness.referee.warm_pool import SharedTiming
+from kwharness.timing import device_timing
 from kwharness.timing.baselines import BaselineFailed
-from kwharness.timing.budgets import Budget, budget_of
+from kwharness.timing.budgets import Budget
 from kwharness.timing.input_pool import Contents
 from kwharness.timing.timing import Timing
 from kwharness.timing.window_session import TimedWorker
@@ -61,14 +62,20 @@ class Opponents:
         return [*(self.context.request.timed.want_baselines or SHARED.baselines), *self.named.named]
 
     def eager_is_known(self) -> bool:
-        """Whether the first that is timed on a GPU will be the sentinel, and nothing else of it."""
+        """Whether the first that is timed will be the sentinel, and nothing else of it: where it
+        takes long to begin, its process is begun early.
+        """
         context, known = self.context, self.context.request.known
         wants = context.times and bool(known.calibration)
-        return wants and context.on_gpu and (known.baselines or {}).keys() >= set(self.wanted())
+        return (
+            wants
+            and context.device.slow_to_begin
+            and (known.baselines or {}).keys() >= set(self.wanted())
+        )
 
     def sentinel_is_known(self) -> bool:
         """Whether one of the same batch was timed a moment ago."""
-        shares = self.context.level == "quick" and self.context.shares
+        shares = self.context.level == "quick" and self.context.device.outlasts_candidates
         return shares and self.before is not None and self.before.recent()
 
     def forget(self) -> None:
@@ -164,14 +171,18 @@ class Opponents:
     def _share(self, timing: Timing, trial: Trial) -> None:
         """Keeps it for others of the batch."""
         context, made = self.context, trial.made
-        shares = context.level == "quick" and context.shares and context.memory.shares_timing
+        shares = (
+            context.level == "quick"
+            and context.device.outlasts_candidates
+            and context.memory.shares_timing
+        )
         shares = shares and made.seed == CONSTRUCTION_SEED  # others' weights are not secret
         if context.batch is not None and shares:
             task = context.task.source
             context.batch.timed = SharedTiming(task, made.state, timing, time.monotonic())
 
     def _budget(self) -> Budget:
-        usual = budget_of(self.context.level, self.context.device)
+        usual = device_timing.of(self.context.device).budget(self.context.level)
         asked = self.context.request.timed
         rounds_s = asked.certify_s or usual.rounds_s
         return replace(usual, rounds_s=rounds_s, milestone=asked.milestone)
@@ -191,10 +202,10 @@ class Opponents:
         return draw
 
     def _at_once(self, trial: Trial) -> int:
-        """Returns how many contents of timed calls are drawn at once: on a GPU asking for one takes
-        longer than drawing it.
+        """Returns how many contents of timed calls are drawn at once: beside the cores asking for
+        one takes longer than drawing it.
         """
-        if not self.context.on_gpu:
+        if self.context.device.on_cores:
             return 1
         return max(min(DRAWS, DRAWS_BYTES // max(trial.input_bytes, 1)), 1)
 

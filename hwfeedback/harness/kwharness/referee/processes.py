@@ -90,15 +90,11 @@ class Processes:
         context = self.context
         config = context.config(threads=threads)
         if compiles:
-            config["preimport"] = ["compile"]
-            if context.on_gpu:
-                config["preimport"].append("compile_gpu")
+            config["preimport"] = [*context.device.compile_imports]
         elif self.calibration is None:
             config["preimport"] = ["noise"]
         if compiles or inductor.compiles(context.task.source):
-            folder = context.warm_inductor() if context.device.kind == "cpu" else ""
-            if folder:
-                config["inductor_cache"] = folder
+            config |= context.inductor()
         return config
 
     def _loaded(self, client: ReferenceClient, threads: int, timeout: float) -> ReferenceClient:
@@ -208,7 +204,11 @@ class Processes:
         theirs.
         """
         context = self.context
-        shares = context.shares and context.goes_on and not context.compilers_disturb()
+        shares = (
+            context.device.outlasts_candidates
+            and context.goes_on
+            and not context.compilers_disturb()
+        )
         if context.kept is None or not shares:
             return
         spares = context.kept.spares
@@ -254,7 +254,7 @@ class Processes:
         """Whether all have ended that met the candidate, with ``more``, so that the device may be
         had on.
         """
-        if not self.context.on_gpu:
+        if not self.context.device.slow_to_begin:
             return False
         return all(w.wait(REST_S) is not None for w in [*(c.worker for c in self.met), *more])
 

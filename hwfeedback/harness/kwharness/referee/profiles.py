@@ -7,7 +7,6 @@ from typing import Any
 
 from kwharness.attribution import trace
 from kwharness.base.verdicts import Learned, Profile, Verdict
-from kwharness.machine import device as devices
 from kwharness.profile import kernel_work, ncu, profile_forward
 from kwharness.referee.context import Context
 from kwharness.referee.kernel_facts import KernelFacts
@@ -37,7 +36,7 @@ class Profiles:
         """
         context = self.context
         kept = context.kept.profilers if context.kept is not None else None
-        wants = context.request.timed.profile and context.on_gpu and context.times
+        wants = context.request.timed.profile and context.device.profiled and context.times
         if not wants or context.level != "quick":
             if kept is not None:
                 kept.keep(())
@@ -52,15 +51,14 @@ class Profiles:
 
     def _new(self) -> profile_forward.Profiler:
         context = self.context
-        assert isinstance(context.device, devices.Gpu)
-        has = context.device.driver.attributes()
+        major, minor = context.device.capability()
         return profile_forward.Profiler(
             context.server,
             context.device,
             context.config(),
             context.limits(),
             context.fds,
-            int(10 * has["major"] + has["minor"]),
+            10 * major + minor,
             spares=context.kept.profilers if context.kept is not None else None,
             full=context.request.timed.profile == ncu.FULL,
             products=trace.multiplies(context.task.operators),

@@ -39,7 +39,7 @@ class Program:
 
     def has_triton(self, context: Context) -> bool:
         """Whether it has kernels of Triton's that run. On a CPU they fail."""
-        return bool(self.build["triton"]) and context.on_gpu
+        return bool(self.build["triton"]) and not context.device.on_cores
 
     def torch_compiles(self, context: Context) -> bool:
         """Whether torch.compile may be at work in it."""

@@ -34,7 +34,7 @@ class Verifying:
         trial = calls.trial
         context, program, made = trial.context, trial.program, trial.made
         context.progress("verify", context.level)
-        if context.on_gpu and context.times:
+        if context.device.slow_to_begin and context.times:
             trial.processes.begin(False)
         profiles.prepare()
         candidate = self._first(trial)

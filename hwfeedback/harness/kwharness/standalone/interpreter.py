@@ -25,10 +25,10 @@ import torch
 
 import kernelwright
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
-from kwharness.base.tensors import Block, layout_of
+from kwharness.base.tensors import layout_of
 from kwharness.clients.errors import how_it_ended
 from kwharness.machine import device as devices
-from kwharness.machine.device import CPU, Device, GpuBlock
+from kwharness.machine.device import CPU, Device, SharedBlock
 from kwharness.process import policy
 from kwharness.process.fork_client import ForkServer
 from kwharness.process.policy import SandboxError
@@ -46,8 +46,8 @@ TOOLS = (
 )  # fmt: skip
 # To map memory of a GPU.
 TO_MAP = (
-    "machine/device.py", "machine/cuda_driver.py", "machine/allocator.py", "machine/toolchain.py",
-    "base/constants.py", "base/constants.toml",
+    "machine/device.py", "machine/gpu.py", "machine/cuda_driver.py", "machine/allocator.py",
+    "machine/toolchain.py", "base/constants.py", "base/constants.toml",
 )  # fmt: skip
 # Bytes of a call that are handed over in the GPU's memory, which spares copies through the host's,
 # where so many times as much of it is free: who is handed it has copies of its own.
@@ -83,8 +83,8 @@ class _Given:
         parts = [call.init[1], call.state[1], call.inputs[1]]
         orders = [*([] for part in parts[:2] for _ in part), *call.orders]
         self._own = like is None
-        self.back: Block | GpuBlock | None = None
-        self.block: Block | GpuBlock
+        self.back: SharedBlock | None = None
+        self.block: SharedBlock
         if like is not None:
             memory = like.memory
             self.block, layout = like.block, like.request["given"][0]
@@ -118,8 +118,9 @@ class _Given:
             "own": call.own,
             "carried": call.carried.to_json(),
             "use": asdict(call.use),
-            "device": call.place.get("device") or "cpu",
-            "shared": memory.kind,
+            "device": _kind(call).torch.type,
+            "profiled": _kind(call).profiled,
+            "shared": "" if memory.on_cores else memory.kind,
             "threads": call.threads,
         }
         memory.synchronize()
@@ -163,7 +164,7 @@ class Running:
         # What its loader has built, once there are outputs: endings, and what is loaded of each.
         self.built: list[tuple[str, str]] = []
         self.ways = call.use.ways
-        self._looks = call.place.get("device") == "cuda" or bool(sanitizer)
+        self._looks = _kind(call).profiled or bool(sanitizer)
         self._checked = bool(sanitizer)
         self._given = _handed_over(call, self._looks, self._checked and not fewer)
         msg: dict[str, Any] = {
@@ -283,19 +284,23 @@ def _handed_over(call: Call, looks: bool, checked: bool) -> list[_Given]:
     given: list[_Given] = []
     try:
         memory: Device = CPU
-        if call.place.get("device") == "cuda" and is_large(call):
-            own = devices.of("cuda")
+        if not _kind(call).on_cores and is_large(call):
+            own = _kind(call).here()
             own.release()
             memory = own if own.free_bytes() >= ROOM * _bytes_of(call) else CPU
         given.append(_Given(call, memory=memory, answered=True))
         if looks:
-            apart = checked and given[0].memory.kind == "cuda"
+            apart = checked and not given[0].memory.on_cores
             given.append(_Given(call, None if apart else given[0]))
         return given
     except BaseException:
         for g in given:
             g.close()
         raise
+
+
+def _kind(call: Call) -> type[Device]:
+    return devices.class_of(str(call.place.get("device") or "cpu"))
 
 
 def is_large(call: Call) -> bool:

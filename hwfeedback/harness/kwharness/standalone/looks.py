@@ -68,7 +68,7 @@ class Server:
                 os.environ["CPATH"] = ":".join(folders)
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
-        shared = any(request["shared"] == "cuda" for request in msg["requests"])
+        shared = any(request["shared"] for request in msg["requests"])
         for name in (*TOOLS, *(TO_MAP if shared else ())):
             to = os.path.join(tools, PACKAGE, name)
             os.makedirs(os.path.dirname(to), exist_ok=True)
@@ -149,7 +149,7 @@ class Looks:
         self._waiting: dict[str, Interpreter] = {}  # under a tool, for its first run
         first = msg["requests"][0]
         try:
-            if first["device"] == "cuda":
+            if first["profiled"]:
                 said, threads = os.path.join(place, "profile.said"), first["threads"]
                 self._profile = Interpreter(folder, "", threads, said=said, profile=self._seen)
             if self._program:

@@ -222,10 +222,11 @@ def _compare(state: Any, digests: dict[str, str], whose: str) -> None:
 
 
 def _received(shared: str, fd: int, size: int) -> Any:
-    if shared == "cuda":
+    """``shared``: the kind of device whose memory it is, "" where it is the machine's."""
+    if shared:
         from kwharness.machine import device
 
-        return device.gpu().received(fd, size)
+        return device.of(shared).received(fd, size)
     from kwharness.base import tensors
 
     return tensors.received(fd, size, writable=True)
@@ -273,8 +274,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
         found = case.listed(case.run(model, taken), carrier, taken)
     if request["wanted"]:
         _give(found, request, fds[1])
-    if device == "cuda":
-        torch.cuda.synchronize()
+    torch.get_device_module(device).synchronize()
     if request["use"]["ways"] and request["wanted"]:
         case.check_ways(model, [t.clone() for t in found])
     if profile:

@@ -2,8 +2,9 @@
 
 window_worker and window_session are the two sides of a timed window, gpu_worker and windows_cuda
 those on a GPU. timing is the page: which windows are run, and what follows from them. visit and
-rounds run them, clocks has the findings, measurement and known_baselines the figures. ceilings and
-ceilings_cuda measure what the machine reaches at most.
+rounds run them, device_timing has what differs between devices, clocks the findings, measurement
+and known_baselines the figures. ceilings and ceilings_cuda measure what the machine reaches at
+most.
 
 Side: both.
 Imported by: referee, workers.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kwharness.machine.device import Device
 from kwharness.timing.window_base import Slots
 
 CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, cheap to run
@@ -30,17 +29,6 @@ class Budget:
     milestone: float = 0.0
 
 
-BUDGETS = {
-    "quick": Budget(0.4, 0.15, 0.8, 32 << 20, 512 << 20, 0.25, 0.1),
-    "certify": Budget(3.0, 0.25, 1.0, 128 << 20, 1 << 30, 1.0, 0.3),
-}
-# A GPU draws and moves a hundred times as much in the same time.
-GPU_BUDGETS = {
-    "quick": Budget(0.4, 0.0, 0.6, 2 << 30, 6 << 30, 1.0, 0.05),
-    "certify": Budget(2.0, 0.2, 0.6, 2 << 30, 32 << 30, 2.0, 0.2),
-}
-
-
 @dataclass(frozen=True)
 class Plan:
     """How many calls a window has, by kind."""
@@ -54,13 +42,6 @@ class Plan:
     @property
     def capacity(self) -> int:
         return max(self.fresh, self.other)
-
-
-TURNS = Plan(32, 4)  # at most, on a GPU
-
-
-def budget_of(level: str, device: Device) -> Budget:
-    return (GPU_BUDGETS if device.kind == "cuda" else BUDGETS)[level]
 
 
 def plan(call_ns: float, slots: Slots, budget: Budget) -> Plan:

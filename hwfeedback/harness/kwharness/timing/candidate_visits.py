@@ -90,7 +90,7 @@ class CandidateVisits:
         block = run(visit)
         if visit.wrong is not None:
             return block, visit.wrong
-        if not self.counts and runner.device.kind == "cpu":
+        if not self.counts and runner.device.on_cores:
             self.counts = session.count(runner.contents.met(runner.plan.other))
         session.close()
         last, visit.last = visit.last, None

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kwharness.machine.device import Gpu, gpu
+from kwharness.machine.gpu import Gpu, gpu
 from kwharness.timing import ceilings_cuda
 
 READ_BLOCK = 512

@@ -1,7 +1,8 @@
-"""The clock of a trace on a GPU."""
+"""The clock of a trace, where the host's does not tell."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 
 from kwharness.attribution import trace
 from kwharness.machine import cuda_driver
-from kwharness.machine.device import gpu
+from kwharness.machine.device import Device
+from kwharness.machine.gpu import Gpu, gpu
 
 BACKLOG = 5_000_000  # cycles that a GPU waits before a traced forward: some milliseconds
 
@@ -59,3 +61,14 @@ class TraceClock(trace.Clock):
             return hidden  # it may not look at this GPU: the host's time is all there is
         mean = {n: sum(times) / len(times) for n, times in took.items()}
         return [(names, mean.get(names[0], 0.0)) for names, _ in hidden]
+
+
+@functools.singledispatch
+def clock_of(_device: Device) -> trace.Clock | None:
+    """Returns the clock of a trace on a device, None where the host's time is the device's."""
+    return None
+
+
+@clock_of.register
+def _(_device: Gpu) -> trace.Clock:
+    return TraceClock()

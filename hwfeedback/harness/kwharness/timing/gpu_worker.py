@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import functools
 import gc
 import math
 from collections.abc import Sequence
@@ -14,12 +15,13 @@ import torch
 
 from kwharness.base.stats import median
 from kwharness.base.tensors import Layout
-from kwharness.machine.device import Gpu, GpuBlock, gpu
+from kwharness.machine.device import Device
+from kwharness.machine.gpu import Gpu, GpuBlock, gpu
 from kwharness.model.state import Carrier
 from kwharness.timing.gpu_flush import Flush
 from kwharness.timing.input_pool import row_views
 from kwharness.timing.window_base import Forward, Link, barred, check_outputs
-from kwharness.timing.window_worker import Ready, returned
+from kwharness.timing.window_worker import Host, MakeSide, Ready, returned
 
 LOOKS = 20  # at a pair of events
 PAIRS = 64  # of events around nothing, which take less than this:
@@ -266,3 +268,14 @@ class OnGpu:
 def whole(n: int) -> int:
     """Returns n, rounded up to where torch's allocator may begin."""
     return -(-n // 512) * 512
+
+
+@functools.singledispatch
+def side_of(_device: Device) -> MakeSide:
+    """Returns what makes the worker's side of a session on a device."""
+    return Host
+
+
+@side_of.register
+def _(_device: Gpu) -> MakeSide:
+    return OnGpu

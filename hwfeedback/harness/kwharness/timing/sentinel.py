@@ -16,7 +16,7 @@ class Sentinel:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.overhead = window_samples.Overhead(turns=runner.on_gpu)
+        self.overhead = window_samples.Overhead(turns=runner.how.turns)
         self.usual = window_samples.Alone()
         self._recalibrated = False
 
@@ -27,8 +27,8 @@ class Sentinel:
     def first(self, worker: TimedWorker) -> window_samples.Visits:
         """Times the worker without work, and eager over all contents."""
         session = self._runner.session(worker, EAGER)
-        if self._runner.device.kind == "cpu":
-            self._calibrate_cpu(session)
+        if self._runner.device.on_cores:
+            self._calibrate(session)
         visits = self._expect(session)
         self._runner.ahead = session.ahead
         session.close()
@@ -41,7 +41,7 @@ class Sentinel:
         session.close()
         return visits
 
-    def _calibrate_cpu(self, session: Session) -> None:
+    def _calibrate(self, session: Session) -> None:
         for i in range(2):
             self._runner.contents.new_process()
             window = session.run(

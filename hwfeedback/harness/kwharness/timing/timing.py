@@ -77,11 +77,11 @@ from kwharness.timing import (
     baselines,
     budgets,
     clocks,
+    device_timing,
     measurement,
     milestones,
     rounds,
     window_samples,
-    windows_cuda,
 )
 from kwharness.timing.baselines import EAGER, BaselineFailed
 from kwharness.timing.candidate_visits import CandidateVisits
@@ -155,7 +155,7 @@ class Timing:
         self._known = KnownBaselines(known, self.want, sources, threads, seed)
         if contents is None:
             contents = Contents(Slots.of(draw(0), outputs, orders), draw, device)
-        budget = budget or budgets.budget_of(level, device)
+        budget = budget or device_timing.of(device).budget(level)
         self._runner = Runner(level, device, budget, contents, Checks(contents, check), llc_bytes)
         self._sentinel = Sentinel(self._runner)
         # Seconds by baseline that was measured alone, from where its process is there: it compiles.
@@ -277,7 +277,7 @@ class Timing:
 
     def _leave_out(self, e: Exception, note: str) -> None:
         """Notes why there is one baseline less. A GPU that does not work is no baseline's own."""
-        if self.device.kind == "cuda" and ill(e):
+        if self.device.has_driver and ill(e):
             raise BaselineFailed(note) from e
         self.notes.append(note)
 
@@ -316,7 +316,7 @@ class Timing:
             while True:
                 try:
                     timed = self._measure(candidate)
-                    if timed.wrong is None and self.device.kind == "cpu":
+                    if timed.wrong is None and self.device.on_cores:
                         wrong = candidate.look_into()
                         if wrong is not None:
                             return self._wrong(wrong, timed.report["protocol"])
@@ -349,7 +349,7 @@ class Timing:
         # Others on the machine may have left while it ran, and one process may be slower to wake
         # than another: only turns can tell.
         unsure = assessed.noisy or clocks.WAKES <= assessed.alone < 1
-        if wins and unsure and self.device.kind == "cpu":
+        if wins and unsure and self.device.on_cores:
             return self._interleaved(candidate, rounds.QUICK_ROUNDS, rounds.QUICK_ROUNDS)
         return self._result(candidate, visits, assessed, speedups, protocol)
 
@@ -424,8 +424,7 @@ class Timing:
         metrics = {"threads": float(self.threads)}
         metrics |= perf_counters.metrics(candidate.counts, found["median_ms"])
         fresh = visits.kind("fresh")
-        if self.device.kind == "cuda":
-            metrics |= measurement.felt(windows_cuda.sensors().read(), fresh)
+        metrics |= self._runner.how.sensed(fresh)
         used, excess = self._cores(fresh)
         return Timed(
             report=report,
@@ -447,7 +446,7 @@ class Timing:
         cpu = stats.median([overhead.cpu(s) for s in quiet or fresh])
         time_ = stats.median([s.event for s in quiet or fresh])
         # Below, what the window itself uses drowns the call.
-        if time_ <= 100_000 or self.device.kind != "cpu":
+        if time_ <= 100_000 or not self.device.on_cores:
             return {}, ""
         metrics: dict[str, float] = {}
         if quiet and cpu > 0:

@@ -94,8 +94,8 @@ class Visit:
         ends = kind == "varied" and self._over and not self._varied
         if self._checked and self._runner.contents.large and ends:
             # Its instructions are counted after it, on a CPU, in further windows.
-            on_cpu = self._runner.device.kind == "cpu"
-            self.last = replace(window, raw=window.raw.clone() if on_cpu else window.raw)
+            on_cores = self._runner.device.on_cores
+            self.last = replace(window, raw=window.raw.clone() if on_cores else window.raw)
         elif self._checked:
             self.wrong = self._runner.checks.timed(window)
             if self.wrong is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections.abc import Callable
@@ -11,9 +10,8 @@ from collections.abc import Callable
 import torch
 
 from kwharness.machine.device import Device
-from kwharness.timing import budgets, window_samples, windows_cuda
+from kwharness.timing import budgets, device_timing, window_samples
 from kwharness.timing.baselines import EAGER
-from kwharness.timing.cache_flush import Evictor, evictor
 from kwharness.timing.input_pool import Contents
 from kwharness.timing.window import Window
 from kwharness.timing.window_session import Options, Redrawn, Session, TimedWorker
@@ -27,10 +25,6 @@ PATTERN = (
     "fresh", "fresh", "chained", "fresh", "fresh", "fresh",
     "repeat", "fresh", "chained", "fresh", "fresh", "fresh",
 )  # fmt: skip
-# On a GPU each call costs a third of a millisecond beside what it takes.
-GPU_CONTENTS = {"quick": 128, "certify": 1024}
-GPU_WINDOWS = 12
-QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 # Contents of a task whose contents are not kept: each costs many times a call.
 REDRAWN = {"quick": 8, "certify": 16}
 REPETITIONS = 50
@@ -88,23 +82,14 @@ class Runner:
         self.warm = 1  # contents on which a process is warmed up
         self.ahead: int | None = None  # how many calls eager is known to ask for at once
         self.random = random.SystemRandom()
-        self._evict: Evictor | None = None
-        self._cold = False  # a GPU's caches are emptied before each call
-        if not self.on_gpu:
-            llc = last_level_cache() if llc_bytes is None else llc_bytes
-            self._evict = evictor(llc, tuple(sorted(os.sched_getaffinity(0))))
-            self._cold = contents.slots.large(llc)
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.device.kind == "cuda"
+        self.how = device_timing.of(device)
+        self._evict, self._cold = self.how.flush(contents.slots, llc_bytes)
 
     def session(self, worker: TimedWorker, mode: str, calls: int | None = None) -> Session:
         """Begins a session of a worker, of as many calls a window as are planned or as given."""
         # A baseline may compile at its first call; a candidate was verified before it is timed.
         timeout = 600.0 if mode else 60.0
-        kind = windows_cuda.GpuSession if self.on_gpu else Session
-        session = kind(
+        session = self.how.session(
             worker,
             self.contents,
             self.plan.capacity if calls is None else calls,
@@ -139,7 +124,7 @@ class Runner:
         pool.new_process()
         session = self.session(worker, EAGER, 1)
         # The referee, too, loads what it uses when it is first used.
-        first = [session.run("fresh", [i % 3]) for i in range(6 if self.on_gpu else 3)]
+        first = [session.run("fresh", [i % 3]) for i in range(self.how.first_windows)]
         self.ahead = session.ahead
         session.close()
         call, cost = min(w.event_mean_ns for w in first[1:]), min(w.wall_ns for w in first[1:])
@@ -152,9 +137,7 @@ class Runner:
         pool = self.contents
         chosen = budgets.plan(call, pool.slots, self.budget)
         total = self._contents_for(chosen, cost)
-        if self.on_gpu:
-            turns = budgets.TURNS
-            chosen = budgets.Plan(min(chosen.fresh, turns.fresh), min(chosen.other, turns.other))
+        chosen = self.how.bounded(chosen)
         deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
         pool.grow(self.warm + min(total, window_samples.MIN_FRESH + 4))
         pool.grow(self.warm + total, deadline)
@@ -163,8 +146,8 @@ class Runner:
         if self._cold or isinstance(pool, Redrawn):
             chosen = budgets.Plan(1, 1)
         other = max(min(chosen.other, drawn // 8), 1)
-        windows = GPU_WINDOWS if self.on_gpu else window_samples.MIN_FRESH
-        self.plan = budgets.Plan(max(min(chosen.fresh, (drawn - 2 * other) // windows), 1), other)
+        most = (drawn - 2 * other) // self.how.windows
+        self.plan = budgets.Plan(max(min(chosen.fresh, most), 1), other)
         self.warm = max(1, min(self.plan.other, drawn // 8))
 
     def _contents_for(self, chosen: budgets.Plan, cost: float) -> int:
@@ -174,16 +157,14 @@ class Runner:
         # Writing, mapping and checking a content costs about as much again as its call's wall.
         enough = max(int(seconds * 1e9 / max(2 * cost, 1)), REPETITIONS if cost < 2e6 else 1)
         windows = 3 * len(PATTERN)
-        total = min(enough, windows * chosen.fresh, 8192)
+        total = min(enough, windows * chosen.fresh, device_timing.MAX_CONTENTS)
         total = max(total, window_samples.MIN_FRESH + 4)
-        if self.on_gpu:
-            total = min(total, GPU_CONTENTS[self.level])
-        elif self.level == "quick" and self._cold:
-            total = min(total, QUICK_COLD)
+        total = min(total, self.how.most_contents(self.level, cold=self._cold))
         if isinstance(pool, Redrawn):
             total = min(total, REDRAWN[self.level])
         else:
-            total = min(total, _pool_bytes(self.budget, self.device) // pool.slots.bytes)
+            room = min(self.budget.pool_bytes, self.device.spare_bytes())
+            total = min(total, room // pool.slots.bytes)
         return max(total, 4)
 
     def varied(self) -> list[list[int]]:
@@ -200,27 +181,3 @@ class Runner:
         if self.level == "certify":
             left = left[: math.ceil(len(left) / 2)]  # there are as many visits as rounds
         return [left[i : i + own] for i in range(0, len(left), own)]
-
-
-def _pool_bytes(budget: budgets.Budget, device: Device) -> int:
-    if device.kind == "cuda":
-        return min(budget.pool_bytes, device.free_bytes() // 4)
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(budget.pool_bytes, available // 8)
-
-
-def last_level_cache() -> int:
-    """Returns the bytes of the largest cache of core 0, or 32 MiB where the system is silent."""
-    base = "/sys/devices/system/cpu/cpu0/cache"
-    largest = 0
-    try:
-        for index in os.listdir(base):
-            if not index.startswith("index"):
-                continue
-            with open(f"{base}/{index}/size") as f:
-                text = f.read().strip()
-            unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
-            largest = max(largest, int(text.rstrip("KM")) * unit)
-    except (OSError, ValueError):
-        pass  # no such folder in some virtual machines
-    return largest or 32 << 20

@@ -211,7 +211,7 @@ class Session:
         self._pids: list[int] = []
         self._stopped = Stopped(worker.pid)
         # A GPU's memory is no process'.
-        self._fetches = contents.device.kind == "cpu" and process_memory.readable(worker.pid)
+        self._fetches = contents.device.on_cores and process_memory.readable(worker.pid)
         slots = contents.slots
         request = {
             "op": "window",

@@ -146,6 +146,9 @@ class Side(Protocol):
         """
 
 
+MakeSide = Callable[[window_base.Link, dict[str, Any], list[int], Carrier | None], Side]
+
+
 def returned(outputs: Sequence[Any], carrier: Carrier | None) -> int:
     """Returns how many of a call's outputs forward returns: behind them is what it carries."""
     return len(outputs) if carrier is None else carrier.carried.returned
@@ -156,7 +159,7 @@ def serve(
     msg: dict[str, Any],
     fds: list[int],
     forward: window_base.Forward,
-    make: Callable[[window_base.Link, dict[str, Any], list[int], Carrier | None], Side] = Host,
+    make: MakeSide = Host,
     carrier: Carrier | None = None,
 ) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.

@@ -58,7 +58,7 @@ import torch
 from kwharness.base.stats import median
 from kwharness.base.tensors import DTYPES
 from kwharness.machine import nvml
-from kwharness.machine.device import Gpu, GpuBlock, gpu
+from kwharness.machine.gpu import Gpu, GpuBlock, gpu
 from kwharness.timing.gpu_flush import Flush, image
 from kwharness.timing.gpu_worker import DONE, FLAGS, GO, whole
 from kwharness.timing.input_pool import row_views

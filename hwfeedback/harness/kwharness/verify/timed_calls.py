@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kwharness.verify.verify import Verification
 
 VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among the timed calls
-VARIED_ON_A_GPU = 4 << 30  # likewise: it moves them a hundred times as fast
 
 
 def choose_varied(v: Verification) -> set[str]:
@@ -33,9 +32,7 @@ def choose_varied(v: Verification) -> set[str]:
     size = sum(t.numel() * t.element_size() for t in v.oracle.inputs)
     # Expected values are kept in float64.
     size += sum(t.numel() * max(t.element_size(), 8) for t in v.oracle.outputs)
-    room = VARIED_BYTES[v.level]
-    if v.reference.device.kind == "cuda":
-        room = min(VARIED_ON_A_GPU, v.reference.device.free_bytes() // 16)
+    room = v.reference.device.varied_bytes(VARIED_BYTES[v.level])
     count = max(room // max(size, 1), 1)
     return set(random.SystemRandom().sample(names, min(count, len(names))))
 

@@ -9,10 +9,8 @@ Operations, besides ``window`` (timing/window_worker.py): ``load``, ``init``, ``
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,8 +33,6 @@ from kwharness.workers.serving import Blocks, StageError, specs_of
 from kwharness.workers.stand_in_compiler import stand_in_for_the_compiler
 
 FILENAME = "candidate.py"
-POISONED = 1 << 30  # bytes of a GPU's memory that are no zeros when a forward begins
-SMALL = 1 << 20  # bytes: what torch's allocator serves from small segments
 
 
 class Candidate:
@@ -113,7 +109,7 @@ class Candidate:
         """
         tensors = self.blocks.views("init", msg["layout"]) if msg["layout"] else []
         args = trees.build(msg["tree"], [t.clone() for t in tensors])
-        placed = self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext()
+        placed = self.device.placing()
         try:
             known = msg.get("breaks") or []
             breaks = construction.Breaks(known)
@@ -127,8 +123,7 @@ class Candidate:
             raise StageError(
                 "construct", f"ModelNew is no torch.nn.Module but a {type(self.model).__name__}"
             )
-        if self.device.kind == "cuda":
-            self.model.to(self.device.torch)
+        self.device.place(self.model)
         try:
             self._constants = [drawn.of(t) for t in self._own().values()]
         except BaseException as e:  # its state_dict() is its own
@@ -215,8 +210,8 @@ class Candidate:
         ``goes_on``: with the state that the last one has left, not with that in the block.
         """
         inputs = self.blocks.views("in", msg["layout"])
-        if self._poisons and self.device.kind == "cuda":
-            _poison(self.device)
+        if self._poisons:
+            self.device.poison()
         tree, out, carried = self._call(msg["tree"], inputs, bool(msg.get("goes_on")))
         wanted = self.blocks.views("out", msg["outputs"])
         specs = specs_of(out)
@@ -263,7 +258,7 @@ class Candidate:
                 raise StageError(
                     "output", f"forward returns a {type(t).__name__}, not a plain tensor"
                 )
-            if t.layout is not torch.strided or t.device.type != self.device.kind:
+            if t.layout is not torch.strided or not self.device.holds(t):
                 raise StageError("output", f"forward returns a {t.layout} tensor on {t.device}")
         return tree, found, carried
 
@@ -271,7 +266,7 @@ class Candidate:
         from kwharness.build import artifacts
 
         inputs = self.blocks.views("in", msg["layout"])
-        clock = gpu_trace_clock.TraceClock() if self.device.kind == "cuda" else None
+        clock = gpu_trace_clock.clock_of(self.device)
 
         def forward() -> None:
             for t in self._call(msg["tree"], inputs)[1]:
@@ -345,7 +340,7 @@ class Candidate:
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         forward = window_worker.forward_of(self.model, self.window_tree, self.output_tree)
-        side = gpu_worker.OnGpu if self.device.kind == "cuda" else window_worker.Host
+        side = gpu_worker.side_of(self.device)
         msg = msg | {"aliases": self.aliases}
         window_worker.serve(self.channel, msg, fds, forward, side, self.carrier())
         fds.clear()  # serve closed them
@@ -375,39 +370,6 @@ def _inside(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:
         if x.numel() and x.data_ptr() <= at < x.data_ptr() + x.numel() * x.element_size():
             return i
     return -1
-
-
-def _poison(device: Device) -> None:
-    """Fills the memory that the next allocations will get: what is kept for them, and as much of
-    what is free as they may ask for.
-    """
-    stream = torch.cuda.current_stream().cuda_stream
-    kept = requests_for(torch.cuda.memory_snapshot(), stream)
-    size = min(POISONED, torch.cuda.mem_get_info()[0] // 2)
-    if not kept or kept[0] < size:
-        kept += [size, *[1 << 18] * 32]
-    for t in [torch.empty(n // 4, dtype=torch.int32, device=device.torch) for n in kept]:
-        t.fill_(0x7F7F7F7F)
-
-
-def requests_for(segments: Iterable[dict[str, Any]], stream: int) -> list[int]:
-    """Returns, largest first, requests of bytes that get all that torch's allocator keeps for a
-    stream: one for a block of a large segment, several for one of a small segment.
-
-    ``segments`` is torch.cuda.memory_snapshot(). What no request gets is left out: the pools of
-    graphs, and what is left over of large blocks.
-    """
-    sizes: list[int] = []
-    for segment in segments:
-        if segment["stream"] != stream or any(segment.get("segment_pool_id", ())):
-            continue
-        for block in segment["blocks"]:
-            size = int(block["size"]) if block["state"] == "inactive" else 0
-            if segment["segment_type"] == "small":
-                sizes += [SMALL] * (size // SMALL) + ([size % SMALL] if size % SMALL else [])
-            elif size > SMALL:
-                sizes.append(size)
-    return sorted(sizes, reverse=True)
 
 
 def _flags() -> dict[str, Any]:

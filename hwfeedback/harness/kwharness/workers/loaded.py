@@ -152,8 +152,7 @@ class Loaded:
         try:
             with construction.under(seed, breaks) as drawn, self.placing():
                 self.model = self.module.Model(*self.init)
-                if self.device.kind == "cuda":
-                    self.model.to(self.device.torch)
+                self.device.place(self.model)
                 drawn.finish(self.model)
         except BaseException as e:
             raise StageError("construct", e) from e
@@ -224,7 +223,7 @@ class Loaded:
         except trees.TreeError as e:
             raise StageError("inputs_content", str(e)) from e
         for t in tensors:
-            if t.device.type not in ("cpu", self.device.kind):
+            if not self.device.takes(t):
                 raise StageError("inputs_device", str(t.device))
         tensors = [t.detach().to(self.device.torch) for t in tensors]
         for t in tensors:
@@ -234,11 +233,11 @@ class Loaded:
 
     def placing(self) -> contextlib.AbstractContextManager[Any]:
         """Has the file make its tensors on the device, where it names none."""
-        return self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext()
+        return self.device.placing()
 
     def unfit(self, t: torch.Tensor) -> str:
         """Returns what a tensor is that cannot be shared with another process, or ""."""
-        if t.device.type != self.device.kind:
+        if not self.device.holds(t):
             return f"a tensor on {t.device}"
         if t.layout is not torch.strided:
             return f"a tensor of layout {t.layout}"
@@ -297,13 +296,9 @@ class Loaded:
         """Has PyTorch do transposed convolutions, by products of matrices: cuDNN takes many times
         as long for them in float64.
         """
-        asked = torch.backends.cudnn.enabled
-        if self.device.kind == "cuda" and any(isinstance(m, TRANSPOSED) for m in wide.modules()):
-            torch.backends.cudnn.enabled = False  # and nothing else: TF32 stays as it is
-        try:
+        some = any(isinstance(m, TRANSPOSED) for m in wide.modules())
+        with self.device.own_convolutions() if some else contextlib.nullcontext():
             yield
-        finally:
-            torch.backends.cudnn.enabled = asked
 
     def form(self, mode: str) -> Callable[..., Any]:
         """Returns the model as it is, or compiled."""

@@ -138,12 +138,8 @@ class Profiled:
         device = devices.of(str(msg["device"]))
         device.hold_to_float32()
         self.candidate = worker_candidate.Candidate(self.channel, device, False)
-        if msg.get("warm") and device.kind == "cuda":
-            runtime = torch.cuda.cudart()
-            runtime.cudaProfilerStart()
-            torch.cuda._sleep(1)  # which launches ncu.WARMING
-            device.synchronize()
-            runtime.cudaProfilerStop()
+        if msg.get("warm"):
+            device.wake_profiler()
         return {}
 
     def of_the_candidate(self, name: str) -> Callable[[dict[str, Any], list[int]], Any]:
@@ -183,17 +179,12 @@ class Profiled:
         forward = self._forward(msg)
         assert self.candidate is not None
         device = self.candidate.device
-        runtime = torch.cuda.cudart() if device.kind == "cuda" else None
-        if runtime is not None:
-            runtime.cudaProfilerStart()
-        try:
-            forward()
-            device.synchronize()
-        except BaseException as e:
-            raise serving.StageError("forward", e) from e
-        finally:
-            if runtime is not None:
-                runtime.cudaProfilerStop()
+        with device.watched():
+            try:
+                forward()
+                device.synchronize()
+            except BaseException as e:
+                raise serving.StageError("forward", e) from e
         captured: list[Any] | None = None
         more = 0
         with contextlib.suppress(Exception):  # it waits for the GPU, or captures by itself

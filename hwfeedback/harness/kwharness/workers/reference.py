@@ -18,10 +18,10 @@ import torch
 
 from kwharness.base import trees
 from kwharness.base.protocol import Channel
-from kwharness.base.tensors import MAX_TENSORS, Block, layout_of, orders_of
+from kwharness.base.tensors import MAX_TENSORS, layout_of, orders_of
 from kwharness.machine import allocator
 from kwharness.machine import device as devices
-from kwharness.machine.device import Device, GpuBlock
+from kwharness.machine.device import Device, SharedBlock
 from kwharness.model import state
 from kwharness.model.state import Carried
 from kwharness.timing import gpu_worker, window_worker
@@ -87,7 +87,7 @@ class Reference:
         self._loaded.set_carried(Carried.from_json(msg["carried"]))
         return {}
 
-    def _give(self, block: Block | GpuBlock, answer: dict[str, Any], parts: int = 1) -> Any:
+    def _give(self, block: SharedBlock, answer: dict[str, Any], parts: int = 1) -> Any:
         """Answers with a block, made in so many parts. Returns what an operation returns that has
         answered by itself.
         """
@@ -231,7 +231,7 @@ class Reference:
         cut = set(msg["cut"])
         rows = inputs[msg["cut"][0]].shape[0]
         (mode,) = msg["modes"]
-        block: Block | GpuBlock | None = None
+        block: SharedBlock | None = None
         result: dict[str, Any] = {}
         views: list[torch.Tensor] = []
         layout, size = layout_of([])
@@ -282,7 +282,7 @@ class Reference:
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         model = self._loaded.form(str(msg.get("mode") or "eager"))
         forward = window_worker.forward_of(model, self.window_tree, self.output_tree)
-        side = gpu_worker.OnGpu if self.device.kind == "cuda" else window_worker.Host
+        side = gpu_worker.side_of(self.device)
         window_worker.serve(self.channel, msg, fds, forward, side, self._loaded.carrier)
         fds.clear()  # serve closed them
 
@@ -355,8 +355,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             os.close(fd)
         held[:] = given
         given.clear()
-        if not held and device.kind == "cuda":
-            torch.cuda.empty_cache()
+        if not held:
+            device.let_go()
         return {}
 
     ops = {"import": r.import_, "hold": hold} | {

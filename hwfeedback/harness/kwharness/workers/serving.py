@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from kwharness.base.protocol import Channel, Closed
-from kwharness.base.tensors import Block, Layout
+from kwharness.base.tensors import Layout
 from kwharness.machine import device as devices
 from kwharness.machine import health
-from kwharness.machine.device import CPU, Device, GpuBlock
+from kwharness.machine.device import CPU, Device, SharedBlock
 
 TRACEBACK_KEPT = 8000
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -105,7 +105,7 @@ class Blocks:
 
     def __init__(self, device: Device = CPU) -> None:
         self._device = device
-        self._blocks: dict[str, Block | GpuBlock] = {}
+        self._blocks: dict[str, SharedBlock] = {}
 
     def map(self, name: str, fd: int, size: int) -> None:
         before = self._blocks.pop(name, None)

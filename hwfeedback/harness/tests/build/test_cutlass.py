@@ -273,7 +273,9 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
         monkeypatch.setenv(name, "")
     folders = [str(checkout / "include"), str(checkout / "tools/util/include")]
     msg = {
-        "requests": [{"threads": 1, "device": "cpu", "shared": "cpu", "wanted": []}],
+        "requests": [
+            {"threads": 1, "device": "cpu", "profiled": False, "shared": "", "wanted": []}
+        ],
         "timeout": 1,
         "cutlass": folders,
     }

@@ -11,8 +11,7 @@ import sys
 import pytest
 
 from kwharness.base import paths
-from kwharness.machine import allocator, toolchain
-from kwharness.workers import candidate as worker_candidate
+from kwharness.machine import allocator, gpu, toolchain
 
 # Requests and frees at random; every block is filled, and checked when it is freed.
 RANDOM = """
@@ -150,7 +149,7 @@ def test_what_torch_keeps_of_a_gpus_memory_is_asked_for() -> None:
         segment("large", ("inactive", 60 * mib), pool=3),
     ]
     wanted = [20 * mib, 12 * mib, mib, mib - 512]
-    assert worker_candidate.requests_for(segments, 0) == wanted
+    assert gpu.requests_for(segments, 0) == wanted
 
 
 # Has 64 MiB in small pages and asks for huge ones, or has 48 MiB of the heap in huge ones, and

@@ -23,6 +23,7 @@ from process_layer import ask, obedient_server
 
 import kernelwright
 from kwharness.machine import cuda_driver, device, nvml
+from kwharness.machine import gpu as gpus
 from kwharness.timing import ceilings_cuda, gpu_worker
 from kwharness.timing.ceilings import CeilingsFailed
 
@@ -286,7 +287,7 @@ def test_a_block_is_unmapped_with_its_last_tensor() -> None:
     """While an exception goes by, too, which stays what it is."""
 
     def work() -> str:
-        d = device.gpu()
+        d = device.of("cuda")
         with pytest.raises(RuntimeError, match="mine"):
             _fails_with_a_block(d)
         d.create(1 << 20).close()
@@ -301,7 +302,7 @@ def test_a_block_is_unmapped_with_its_last_tensor() -> None:
     assert in_a_process(work) == f"{1 << 30} 0"
 
 
-def _fails_with_a_block(d: device.Gpu) -> None:
+def _fails_with_a_block(d: device.Device) -> None:
     _tensor = d.create(1 << 30).bytes()[5:]
     raise RuntimeError("mine")
 
@@ -309,7 +310,7 @@ def _fails_with_a_block(d: device.Gpu) -> None:
 @gpu
 def test_a_block_takes_what_torch_keeps() -> None:
     def work() -> str:
-        d = device.gpu()
+        d = device.of("cuda")
         size = int(d.free_bytes() * 0.6)
         torch.empty(size, dtype=torch.uint8, device=d.torch)
         block = d.create(size)
@@ -324,15 +325,15 @@ def test_a_block_takes_what_torch_keeps() -> None:
 @pytest.mark.parametrize("apart", [True, False])
 def test_what_a_large_tensor_left_can_be_given_back(apart: bool) -> None:
     def work() -> str:
-        d = device.gpu()
+        d = device.of("cuda")
         if apart:
             d.keep_apart()
-        large = torch.empty(4 * device.APART, dtype=torch.uint8, device=d.torch)
+        large = torch.empty(4 * gpus.APART, dtype=torch.uint8, device=d.torch)
         del large
         x = torch.ones(512, 512, device=d.torch)
         y = x @ x  # cuBLAS keeps memory for its work
         d.release()
-        return str(torch.cuda.memory_reserved() < device.APART and bool(y.sum() > 0))
+        return str(torch.cuda.memory_reserved() < gpus.APART and bool(y.sum() > 0))
 
     assert in_a_process(work) == str(apart)
 

@@ -84,9 +84,9 @@ OWN = [
 
 
 class Played(device.Cpu):
-    """The CPU, as a GPU."""
+    """The CPU, as what has a driver."""
 
-    kind = "cuda"
+    has_driver = True
 
 
 def raising(text: str) -> str:
@@ -196,12 +196,14 @@ def test_a_process_that_cannot_begin_on_its_gpu(evaluator: Evaluator) -> None:
 
 
 def test_the_judge_meets_it(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gpu() -> None:
+    def of(kind: str) -> None:
+        assert kind == "cuda"
         raise RuntimeError(TOO_OLD + UPDATE)
 
     monkeypatch.setattr(sandbox, "one_gpu", lambda _: {})
-    monkeypatch.setattr(device, "gpu", gpu)
-    request = {"name": "it", "source": whole(), "gpu": {"minor": 0, "uuid": "GPU-0"}}
+    monkeypatch.setattr(device, "of", of)
+    request: dict[str, Any] = {"name": "it", "source": whole(), "device": "cuda:0"}
+    request["gpu"] = {"minor": 0, "uuid": "GPU-0"}
     near, theirs = Channel.pair()
     far = Channel(theirs)
     far.send({"type": "inspect", "id": 1, **request})
@@ -282,7 +284,7 @@ def test_a_reference_that_meets_it_later(
 @pytest.mark.parametrize("on", ["cuda", "cpu"])
 @pytest.mark.parametrize("text", ["CUDA error: GPU is lost", "division by zero"])
 def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
-    times = types.SimpleNamespace(device=types.SimpleNamespace(kind=on), notes=[])
+    times = types.SimpleNamespace(device=types.SimpleNamespace(has_driver=on == "cuda"), notes=[])
     failed = window_base.CallFailed({"type": "AcceleratorError", "message": text})
     lost = turns.Lost("compile", failed)
     lost.__cause__ = failed
@@ -308,5 +310,7 @@ def test_a_candidate_on_the_cpu_meets_none(evaluator: Evaluator) -> None:
 @pytest.mark.parametrize(("cuda", "raised"), [(True, "Infrastructure"), (False, "Fault")])
 def test_an_exported_file_that_meets_it(cuda: bool, raised: str) -> None:
     log = "RuntimeError: CUDA error: GPU is lost\nCompile with `TORCH_USE_CUDA_DSA`.\n"
-    failed = faults.of_exported_file(calls.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), cuda)
+    failed = faults.of_exported_file(
+        calls.Broken("Compile with `TORCH_USE_CUDA_DSA`.", log), has_driver=cuda
+    )
     assert type(failed).__name__ == raised and "in a new interpreter" in str(failed)

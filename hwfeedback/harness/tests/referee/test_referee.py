@@ -519,7 +519,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     """As on a GPU: one sentinel, the same contents and weights, processes that are started ahead,
     which get the device when it is theirs.
     """
-    monkeypatch.setattr(context, "SHARES", {"cpu"})
+    monkeypatch.setattr(device.Cpu, "outlasts_candidates", True)
     monkeypatch.setattr(warm_pool, "SENTINEL_S", 3600.0)
     disturb = context.Context.compilers_disturb
     monkeypatch.setattr(context.Context, "compilers_disturb", lambda _: False)
@@ -591,7 +591,7 @@ def test_who_is_judged_by_the_seed_shares_no_weights(
     """As on a GPU: it has a sentinel of its own, also where that is a process that waits, and the
     others of the batch have theirs.
     """
-    monkeypatch.setattr(context, "SHARES", {"cpu"})
+    monkeypatch.setattr(device.Cpu, "outlasts_candidates", True)
     monkeypatch.setattr(context.Context, "compilers_disturb", lambda _: False)
     halves = NATIVE.replace("torch.ones(n))", "nn.Parameter(torch.ones(n)) / 2)")
     halves = halves.replace("x[i * n + j] * w[j]", "2 * x[i * n + j] * w[j]")
@@ -623,7 +623,7 @@ def test_processes_are_started_for_the_next_candidate(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU. They have no device until it is theirs, and eager's is of one task."""
-    monkeypatch.setattr(context, "SHARES", {"cpu"})
+    monkeypatch.setattr(device.Cpu, "outlasts_candidates", True)
     monkeypatch.setattr(context.Context, "compilers_disturb", lambda _: False)
     timed: list[int] = []
     begin = window_session.Session.__init__
@@ -805,7 +805,7 @@ def test_custom_code_that_only_a_graph_calls(
     evidence: list[str] = []
     played: Any = types.SimpleNamespace(
         context=types.SimpleNamespace(
-            device=types.SimpleNamespace(kind=where),
+            device=types.SimpleNamespace(replays=where == "cuda"),
             task=Task("", operators=["aten._softmax" if operators else "aten.softmax"]),
             level="quick",
         ),
@@ -854,7 +854,9 @@ def test_a_strangers_work_convicts_nobody(
 
     worker = types.SimpleNamespace(wait=wait)
     candidate = types.SimpleNamespace(kill=lambda: told.append("killed"), worker=worker)
-    on_gpu: Any = types.SimpleNamespace(context=types.SimpleNamespace(on_gpu=True))
+    on_gpu: Any = types.SimpleNamespace(
+        context=types.SimpleNamespace(device=types.SimpleNamespace(has_driver=True))
+    )
     candidates = measuring.Candidates(on_gpu)
     candidates.started = [candidate]  # type: ignore[list-item]
     times: Any = types.SimpleNamespace(measure=measure)

@@ -23,6 +23,7 @@ from kwharness.timing import (
     budgets,
     candidate_visits,
     clocks,
+    device_timing,
     measurement,
     rounds,
     timing,
@@ -71,7 +72,7 @@ class Spawner:
 
 def short(level: str) -> budgets.Budget:
     less = {"candidate_s": 0.2, "visit_s": 0.02, "solo_s": 0.05, "rounds_s": 0.0}
-    return dataclasses.replace(budgets.BUDGETS[level], **less)
+    return dataclasses.replace(device_timing.BUDGETS[level], **less)
 
 
 def time_it(
@@ -626,7 +627,7 @@ def test_work_shared_between_calls_wins_nothing_and_loses_all_the_same() -> None
 
 
 def test_windows_fit_time_and_memory() -> None:
-    budget = budgets.BUDGETS["quick"]
+    budget = device_timing.BUDGETS["quick"]
 
     def slots(size: int) -> window_base.Slots:
         meta = [torch.empty(size, dtype=torch.uint8, device="meta")]
