@@ -20,14 +20,22 @@ const (
 // Languages have one row each. Prompts and skills are files by a language's name, and
 // docs/code-map.md lists what else there is of one. The first row of a kind of device is the language of
 // candidates there where nobody says which.
-var Languages = []struct {
+var Languages = []LanguageRow{
+	{Name: CUDA, Title: "CUDA", Device: CUDADevice, Fence: "cuda", Builtin: true},
+	{Name: Triton, Title: "Triton", Device: CUDADevice, Fence: "python", Module: "triton"},
+	{Name: CPP, Title: "C++", Device: CPUDevice, Fence: "cpp", Builtin: true},
+}
+
+// LanguageRow is what is known of a language.
+type LanguageRow struct {
 	Name   Language
+	Title  string     // in sentences
 	Device DeviceKind // that candidates in it run on
 	Fence  string     // of its code in Markdown
-}{
-	{CUDA, CUDADevice, "cuda"},
-	{Triton, CUDADevice, "python"},
-	{CPP, CPUDevice, "cpp"},
+	// Module is whose import in a candidate's text tells of it: it compiles when
+	// it is called. Empty: calls of native and load_inline tell.
+	Module  string
+	Builtin bool // the built-in Coder writes it
 }
 
 // LanguagesOn returns those of a GPU, or those of a CPU.
@@ -47,6 +55,16 @@ func AllLanguages() []Language {
 
 // Known reports whether it is one of Languages.
 func (l Language) Known() bool { return slices.Contains(AllLanguages(), l) }
+
+// Row returns the language's row, a blank one where there is none.
+func (l Language) Row() LanguageRow {
+	for _, row := range Languages {
+		if row.Name == l {
+			return row
+		}
+	}
+	return LanguageRow{Name: l, Title: string(l)}
+}
 
 // RunsOn reports whether candidates in it run on a kind of device.
 func (l Language) RunsOn(kind DeviceKind) bool { return slices.Contains(LanguagesOn(kind), l) }

@@ -109,8 +109,8 @@ func (f builtFile) text() string {
 		}
 	}
 	for _, made := range f.Builds {
-		if made.Triton && len(made.Report.Kernels) == 0 && made.Status == "built" {
-			b.WriteString("  its kernels in Triton are compiled when it runs\n")
+		if made.Called && len(made.Report.Kernels) == 0 && made.Status == "built" {
+			fmt.Fprintf(&b, "  its kernels in %s are compiled when it runs\n", kernelwright.Language(made.Report.Form).Row().Title)
 			break // on every architecture
 		}
 		place := made.Arch

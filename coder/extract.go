@@ -318,7 +318,7 @@ func (p piece) isKernel() bool {
 	if p.defines() || p.isDiff() {
 		return false
 	}
-	return slices.Contains(kernelTags, p.tag) || (kernelLine.MatchString(p.text) && !usesKernels.MatchString(p.python.code) && !importsTriton.MatchString(p.python.code))
+	return slices.Contains(kernelTags, p.tag) || (kernelLine.MatchString(p.text) && !usesKernels.MatchString(p.python.code) && imported(p.python.code) == "")
 }
 
 // choose returns the index of the piece that is the candidate.
@@ -443,10 +443,22 @@ var (
 	usesInline      = regexp.MustCompile(`\bload_inline[ \t]*\(`)
 	cudaSources     = regexp.MustCompile(`\bcuda_sources[ \t]*=[ \t]*`)
 	noText          = regexp.MustCompile(`^(""[^"]|''[^']|\[[ \t]*\]|None\b)`)
-	importsTriton   = regexp.MustCompile(`(?m)^[ \t]*(import|from)[ \t]+triton\b`)
+	importsModule   = regexp.MustCompile(`(?m)^[ \t]*(?:import|from)[ \t]+(\w+)\b`)
 	importsAnything = regexp.MustCompile(`(?m)^[ \t]*(import[ \t]+\w|from[ \t]+[\w.]+[ \t]+import\b)`)
 	sourceArgument  = regexp.MustCompile(`\b(?:source|cuda_sources|cpp_sources)[ \t]*=[ \t]*\[?[ \t]*([A-Za-z_]\w*)[ \t]*[\],)\n]`)
 )
+
+// imported returns the language whose module a file imports, empty for none.
+func imported(code string) kernelwright.Language {
+	for _, m := range importsModule.FindAllStringSubmatch(code, -1) {
+		for _, row := range kernelwright.Languages {
+			if row.Module == m[1] {
+				return row.Name
+			}
+		}
+	}
+	return ""
+}
 
 // join returns the candidate's source: the piece itself, with the kernel or the
 // file in front of it that it cannot do without, where there is exactly one that
@@ -459,11 +471,11 @@ func join(pieces []piece, at int) (string, *unusable) {
 		case i == at || q.defines() || !q.closed:
 		case q.isKernel():
 			kernels = append(kernels, q)
-		case usesKernels.MatchString(q.python.code) || importsTriton.MatchString(q.python.code):
+		case usesKernels.MatchString(q.python.code) || imported(q.python.code) != "":
 			others = append(others, q)
 		}
 	}
-	own := usesKernels.MatchString(p.python.code) || importsTriton.MatchString(p.python.code)
+	own := usesKernels.MatchString(p.python.code) || imported(p.python.code) != ""
 	if !own && len(others) == 1 && !others[0].python.breaksOff() {
 		return strings.TrimRight(others[0].text, "\n") + "\n\n\n" + p.text, nil
 	}
@@ -503,12 +515,12 @@ func languageOf(source string) kernelwright.Language {
 			return kernelwright.CUDA
 		}
 	}
-	inline := cudaSources.FindStringIndex(p.code)
+	inline, module := cudaSources.FindStringIndex(p.code), imported(p.code)
 	switch {
 	case inline != nil && usesInline.MatchString(p.code) && !noText.MatchString(source[inline[1]:]):
 		return kernelwright.CUDA
-	case importsTriton.MatchString(p.code):
-		return kernelwright.Triton
+	case module != "":
+		return module
 	case usesKernels.MatchString(p.code):
 		return kernelwright.CPP
 	}

@@ -156,7 +156,7 @@ func check(c Config, origins Origins, errs *errorList) {
 			needs("rounds.strategy", c.Rounds.Strategy)
 		case c.Rounds.Judge == "self":
 			needs("rounds.judge", c.Rounds.Judge)
-		case c.Rounds.Language == "triton":
+		case kernelwright.Language(c.Rounds.Language).Known() && !kernelwright.Language(c.Rounds.Language).Row().Builtin:
 			needs("rounds.language", c.Rounds.Language)
 		}
 	}

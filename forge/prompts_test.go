@@ -190,7 +190,7 @@ func TestPromptSizes(t *testing.T) {
 	for _, form := range prompts.Forms {
 		c := llmcoder.Model{LLM: model, Prompts: templates(t)}
 		device := kw.Device{Kind: kw.CUDADevice}
-		if form == prompts.FormCPP {
+		if form.Language() == kw.CPP {
 			device.Kind = kw.CPUDevice
 		}
 		if form == prompts.FormLoadInline {

@@ -13,10 +13,12 @@ import (
 
 // Build is what compilers made of a candidate for one architecture.
 type Build struct {
-	Arch   string                   `json:"arch"`   // "sm_90a"; empty: the CPU
-	Status string                   `json:"status"` // "built", or a verdict's: "rejected", "build_failed", ...
-	Reason string                   `json:"reason,omitempty"`
-	Triton bool                     `json:"triton,omitempty"` // its kernels are compiled when it runs
+	Arch   string `json:"arch"`   // "sm_90a"; empty: the CPU
+	Status string `json:"status"` // "built", or a verdict's: "rejected", "build_failed", ...
+	Reason string `json:"reason,omitempty"`
+	// Called reports that its kernels are compiled when it runs. The key is of the
+	// first language that does so.
+	Called bool                     `json:"triton,omitempty"`
 	Report kernelwright.BuildReport `json:"build"`
 }
 

@@ -31,7 +31,7 @@ func fullCoder() CoderView {
 	long := func(label string, lines int) Data {
 		return Fence(label, strings.Repeat("a line of "+label+"\n", lines), 1<<20)
 	}
-	return CoderView{Form: FormCPP, ShowExample: true, MayCompact: true, Reference: long("reference", 10), Brief: long("brief", 3), Task: long("task", 8), Device: long("device", 8), Lessons: long("lessons", 9),
+	return CoderView{Form: Form(kernelwright.CPP), ShowExample: true, MayCompact: true, Reference: long("reference", 10), Brief: long("brief", 3), Task: long("task", 8), Device: long("device", 8), Lessons: long("lessons", 9),
 		Skills: []Skill{{Title: "t", Text: strings.Repeat("what experts know\n", 50)}}, Candidate: long("last answer", 400), Verdict: long("verdict", 5), Feedback: long("feedback", 4),
 		Compiler: long("compiler output", 80), Output: long("candidate output", 20), Metrics: long("metrics", 60), Build: long("build", 9), Unusable: long("answer without a candidate", 3)}
 }

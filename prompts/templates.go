@@ -26,20 +26,23 @@ const templatesFolder = "templates"
 // prompt.
 const MaxTemplateBytes = 64 << 10
 
-// Form is how a Coder is to write its candidate: the native form in C++ or
-// CUDA, load_inline, or Triton.
+// Form is how a Coder is to write its candidate: a language, of C++ and CUDA in
+// the native form, or load_inline.
 type Form string
 
-// The forms. Each has a file example_FORM.py.
-const (
-	FormCPP        Form = "cpp"
-	FormCUDA       Form = "cuda"
-	FormLoadInline Form = "load_inline"
-	FormTriton     Form = "triton"
-)
+// FormLoadInline is a second form of CUDA.
+const FormLoadInline Form = "load_inline"
 
-// Forms are all of them.
-var Forms = []Form{FormCPP, FormCUDA, FormLoadInline, FormTriton}
+// Forms are all of them. Each has a file example_FORM.py.
+var Forms = func() (forms []Form) {
+	for _, name := range kernelwright.AllLanguages() {
+		forms = append(forms, Form(name))
+		if name == FormLoadInline.Language() {
+			forms = append(forms, FormLoadInline)
+		}
+	}
+	return forms
+}()
 
 // Language returns what a candidate of this form is written in.
 func (f Form) Language() kernelwright.Language {
@@ -280,7 +283,7 @@ var shows = map[string][]string{
 // nothing.
 func (t *Templates) check(paths map[string]string) error {
 	mark := func(field string) Data { return Data(sample(field)) }
-	coder := CoderView{Form: FormCUDA, GPU: true, ShowExample: true, ExampleReference: "r\n", Example: "e\n", Reference: mark("Reference"), Task: mark("Task"),
+	coder := CoderView{Form: Form(kernelwright.CUDA), GPU: true, ShowExample: true, ExampleReference: "r\n", Example: "e\n", Reference: mark("Reference"), Task: mark("Task"),
 		Device: mark("Device"), Skills: []Skill{{Title: "t", Text: "t"}}, Lessons: mark("Lessons"), Candidate: mark("Candidate"), Correct: true, Verdict: mark("Verdict"),
 		Feedback: mark("Feedback"), Compiler: mark("Compiler"), Output: mark("Output"), Metrics: mark("Metrics"), Build: mark("Build"), Score: sample("Score"), Repeats: true, Unusable: mark("Unusable"), Sample: 1}
 	judge := JudgeView{Language: kernelwright.CUDA, GPU: true, Reference: mark("Reference"), Task: mark("Task"), Device: mark("Device"),
@@ -297,7 +300,10 @@ func (t *Templates) check(paths map[string]string) error {
 		case strings.HasPrefix(name, "judge"), name == compactJudgeSystem:
 			views = []any{judge, judge.shown(true), JudgeView{}, JudgeView{Compact: true}}
 		case name == reactSystem, name == compactReactSystem:
-			views = []any{react, ReactView{Language: kernelwright.CPP}, ReactView{Language: kernelwright.Triton}}
+			views = []any{react}
+			for _, name := range kernelwright.AllLanguages() {
+				views = append(views, ReactView{Language: name})
+			}
 		default:
 			views = []any{coder, coder.shown(true), CoderView{}, CoderView{Compact: true}}
 			for _, f := range Forms {

@@ -40,7 +40,7 @@ func TestOverrides(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			system, user, err := loaded.Coder(CoderSeed, CoderView{Form: FormCUDA, ShowExample: true, Reference: Fence("reference", "class Model: pass", 100)})
+			system, user, err := loaded.Coder(CoderSeed, CoderView{Form: "cuda", ShowExample: true, Reference: Fence("reference", "class Model: pass", 100)})
 			own := strings.TrimSpace(strings.ReplaceAll(strings.TrimPrefix(c.text, "\ufeff"), "\r\n", "\n"))
 			own, _, _ = strings.Cut(own, "{{")
 			if err != nil || !strings.Contains(system+user, strings.TrimSpace(own)) {

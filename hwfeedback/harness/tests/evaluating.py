@@ -52,7 +52,7 @@ UNBUILT = {
     "normalised_hash": "",
     "language": "cpp",
     "missing": [],
-    "triton": False,
+    "called": [],
 }
 
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from kwharness.attribution.operator_names import HOUSEKEEPING, LIBRARIES, PLAIN, VENDOR
 from kwharness.base.torch_modes import uncompiled
-from kwharness.torch_compile.triton_cache import KERNEL
+from kwharness.torch_compile.called_languages import LANGUAGES
 
 LEAST_RUNS, MOST_RUNS = 2, 8  # the first one warms up
 RUNS_S = 0.05  # runs are added until it is over: a short forward may be disturbed in each
@@ -29,6 +29,8 @@ RUNS_S = 0.05  # runs are added until it is over: a short forward may be disturb
 # the custom code's.
 AROUND_S = 50e-6
 NATIVE_FILE = "<kernelwright native>"  # of kernelwright.py's wrappers
+# Custom functions that stand for whichever kernel is called.
+KERNELS = {language.kind for language in LANGUAGES}
 MAX_OPERATORS = 40
 INDUCTOR, GRAPH = "inductor", "CUDA graph"
 REGIONS = {INDUCTOR: "compiled", GRAPH: "graph"}  # to the names of their shares in a WorkReport
@@ -159,7 +161,7 @@ class _Functions:
                 name = frame.f_globals["wrapper"].__name__
             else:
                 name = self._python.get(id(frame.f_code))
-                if name == KERNEL:
+                if name in KERNELS:
                     name = str(getattr(frame.f_locals.get("self"), "__name__", name))
         if name is None:
             return

@@ -65,7 +65,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": forms.NONE, "problems": [answer]}
-        return parsed | {"triton": False, "lazy": True, "given": ""}
+        return parsed | {"called": [], "lazy": True, "given": ""}
     return reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
 
 
@@ -110,9 +110,10 @@ def build(
 
     Returns ``build`` (a BuildReport), ``status`` ("" when it can be run, else rejected,
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
-    ``normalised_hash``, ``language``, ``triton`` (whether it has kernels that are compiled when it
-    runs), ``missing``, and where it was built just now ``made`` (for ``workshop``). Raises
-    toolchain.Missing, policy.SandboxError and ProtocolError for what is the machine's fault.
+    ``normalised_hash``, ``language``, ``called`` (the languages of those that compile when they
+    are called, in which it has kernels), ``missing``, and where it was built just now ``made`` (for
+    ``workshop``). Raises toolchain.Missing, policy.SandboxError and ProtocolError for what is the
+    machine's fault.
     """
     start = time.monotonic()
     text = candidate["source"]
@@ -157,7 +158,7 @@ def _blank(language: str) -> dict[str, Any]:
         "normalised_hash": "",
         "language": language,
         "missing": [],
-        "triton": False,
+        "called": [],
         "cutlass": "",
     }
 
@@ -326,7 +327,7 @@ def _build_ahead(
                 log="\n".join(parsed["problems"]),
                 errors=[reports.diagnostic_of(p) for p in parsed["problems"]],
             )
-        result["triton"] = parsed["triton"]
+        result["called"] = parsed["called"]
         if not forms.is_built(parsed["form"]):
             return False  # nothing to build yet: importing it is the candidate worker's business
         _build_first(worker, text, shop)

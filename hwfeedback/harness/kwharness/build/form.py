@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-NATIVE, LOAD_INLINE, TRITON = "native", "load_inline", "triton"
+NATIVE, LOAD_INLINE = "native", "load_inline"
+CALLED = "called"  # the kind of what was compiled by calling a candidate
 Request = dict[str, Any]
 Report = dict[str, Any]
 

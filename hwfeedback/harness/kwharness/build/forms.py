@@ -8,20 +8,21 @@ import re
 from typing import Any
 
 from kwharness.build import compiler_flags, form_extension, form_native, reports
-from kwharness.build.form import TRITON, Form, Report, Request, Way
+from kwharness.build.form import Form, Report, Request, Way
 from kwharness.clients.workshop import Failed
+from kwharness.torch_compile.called_languages import LANGUAGES
 
 # The first one that a text uses is its form.
 FORMS = (
     form_native.FORM,
     form_extension.INLINE,
     form_extension.WORK_FOLDER,
-    Form(TRITON, module="triton"),  # torch_compile/triton_cache.py has what is made of its kernels
+    *(Form(language.kind, module=language.module) for language in LANGUAGES),
 )
 NONE = "none"  # the form of a text that uses none
 KINDS = tuple(dict.fromkeys(f.kind for f in FORMS))
 CALLS = re.compile("|".join(f.calls.pattern for f in FORMS if f.calls is not None))
-LANGUAGES = ("cpp", "cuda")
+SOURCES = ("cpp", "cuda")  # languages of what is built
 
 
 def of_call(name: str) -> Form | None:
@@ -54,7 +55,7 @@ def checked_request(raw: Any, arch: str, *, whole: bool = False) -> Request:
     """
     if not isinstance(raw, dict):
         raise ValueError("not a dict")
-    if raw.get("language", "cpp") not in LANGUAGES:
+    if raw.get("language", "cpp") not in SOURCES:
         raise ValueError("language")
     form = of_kind(raw["kind"])
     assert form.checked is not None

@@ -23,15 +23,15 @@ from typing import Any
 import kernelwright
 from kwharness.build import compilers, headers, reports, torch_headers
 from kwharness.build.form import (
+    CALLED,
     NATIVE,
-    TRITON,
 )
 from kwharness.clients.errors import (
     check_shape as hold,
 )
 from kwharness.clients.workshop import Failed
 from kwharness.machine import toolchain
-from kwharness.torch_compile import triton_cache
+from kwharness.torch_compile import called_cache
 
 RULES = "12"  # changes when the same candidate would build to something else
 MAX_BYTES = 256 << 20  # of one object
@@ -98,7 +98,7 @@ def kept_build(path: str) -> dict[str, Any] | None:
     """Returns what a candidate came to, or None where that is not kept whole."""
     record = read_json(path)
     forms: dict[str, Any] = {"build": dict, "status": str, "reason": str, "missing": [str]}
-    forms |= {"normalised_hash": str, "language": str, "triton": bool}
+    forms |= {"normalised_hash": str, "language": str, "called": [str]}
     forms["artifacts"] = [dict.fromkeys(("kind", "name", "request", "sha256", "path"), str)]
     try:
         hold(record, forms)
@@ -152,22 +152,22 @@ def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
         return None
     assert record is not None
     sound = all(map(_intact, [record, *record["libraries"]]))
-    sound = sound and all(triton_cache.names_library(n["name"]) for n in record["libraries"])
-    return record if record["kind"] == TRITON and sound else None
+    sound = sound and all(called_cache.names_library(n["name"]) for n in record["libraries"])
+    return record if record["kind"] == CALLED and sound else None
 
 
 def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> dict[str, Any]:
-    """Keeps what a worker has compiled (triton_cache.py) and returns its artifact; all of it, or
+    """Keeps what a worker has compiled (called_cache.py) and returns its artifact; all of it, or
     nothing. ``libraries``: descriptors, by names that names_library has found good. Raises Failed.
     """
     path = path_in(cache_dir, "objects", key + ".so")
-    artifact: dict[str, Any] = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
+    artifact: dict[str, Any] = {"key": key, "kind": CALLED, "name": "kernels", "request": CALLED}
     artifact |= {"path": path, "libraries": []}
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".new-") as folder:
         whole = os.path.join(folder, "kernels")
-        artifact["sha256"] = copy_into(fd, whole, 2 * triton_cache.MAX_BYTES)
+        artifact["sha256"] = copy_into(fd, whole, 2 * called_cache.MAX_BYTES)
         moves = [(whole, path)]
-        left = triton_cache.MAX_LIBRARY_BYTES
+        left = called_cache.MAX_LIBRARY_BYTES
         for i, (name, library) in enumerate(libraries.items()):
             place = path_in(cache_dir, "objects", f"{key}-{i}.so")
             moves.append((os.path.join(folder, str(i)), place))

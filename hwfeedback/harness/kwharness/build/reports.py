@@ -71,11 +71,12 @@ def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> dict[str, Any
         value = answer.get(name)
         return value if isinstance(value, str) and re.fullmatch(pattern, value) else otherwise
 
+    called = answer.get("called")
     return {
         "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
         "language": word("language", "[a-z]{1,16}", ""),
         "form": word("form", "|".join(forms), forms[-1]),
-        "triton": answer.get("triton") is True,
+        "called": [f for f in forms if f in called] if isinstance(called, list) else [],
         "lazy": answer.get("lazy") is not False,
         "given": word("given", r"\w{1,100}", ""),
         "problems": [

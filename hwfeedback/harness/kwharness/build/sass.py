@@ -18,7 +18,7 @@ import zipfile
 from typing import Any
 
 from kwharness.machine import toolchain
-from kwharness.torch_compile import triton_cache
+from kwharness.torch_compile import called_cache, called_languages
 
 MAX_OBJECT = 8 << 20  # bytes: what is larger has a library in it, and takes minutes to read
 MAX_CUBINS = 40
@@ -174,7 +174,8 @@ def _is_cubin(data: bytes) -> bool:
 
 def _cubins(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
     """Writes the cubins of an object into a folder. Returns the path of each, with what its maker
-    says of it: an object is a cubin, a shared library with some in it, or what Triton compiled.
+    says of it: an object is a cubin, a shared library with some in it, or what was compiled when
+    something was called.
     """
     if _is_cubin(data):
         path = os.path.join(folder, "0.cubin")
@@ -182,7 +183,7 @@ def _cubins(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
             f.write(data)
         return [(path, {})]
     if data[:2] == b"PK":
-        return _of_triton(data, folder)
+        return _of_called(data, folder)
     with open(os.path.join(folder, "object.so"), "wb") as f:
         f.write(data)
     _said([toolchain.cuobjdump(), "-xelf", "all", "object.so"], folder)
@@ -190,7 +191,7 @@ def _cubins(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
     return [(os.path.join(folder, n), {}) for n in made]
 
 
-def _of_triton(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
+def _of_called(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     packed = os.path.join(folder, "kernels.zip")
     with open(packed, "wb") as f:
@@ -205,9 +206,10 @@ def _of_triton(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
             more: dict[str, Any] = {}
             if about in names:
                 said = json.loads(archive.read(about))
-                for ours, theirs in (("warps", "num_warps"), ("shared_bytes", "shared")):
-                    if type(said.get(theirs)) is int:
-                        more[ours] = said[theirs]
+                for language in called_languages.named([name.partition("/")[0]]):
+                    for ours, theirs in language.facts.items():
+                        if type(said.get(theirs)) is int:
+                            more[ours] = said[theirs]
             found.append((path, more))
     return found
 
@@ -215,10 +217,11 @@ def _of_triton(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
 def facts(data: bytes) -> list[dict[str, Any]]:
     """Returns what is known of each kernel in an object: name, arch, registers a thread,
     shared_bytes a block, stack_bytes a thread, spill_store_bytes and spill_load_bytes,
-    ``instructions`` by class, ``load_bytes`` and ``store_bytes`` (see mixes), and of Triton's
-    ``warps``. Nothing where the toolkit's readers are not there, or the object is too large.
+    ``instructions`` by class, ``load_bytes`` and ``store_bytes`` (see mixes), and ``warps``
+    where its language says so. Nothing where the toolkit's readers are not there, or the object is
+    too large.
     """
-    if len(data) > triton_cache.MAX_BYTES or not toolchain.cuobjdump():
+    if len(data) > called_cache.MAX_BYTES or not toolchain.cuobjdump():
         return []
     if len(data) > MAX_OBJECT and data[:2] != b"PK":
         return []

@@ -23,10 +23,10 @@ MAX_BYTES = {"candidate": 1 << 20, "reference": SHARED.max_reference_bytes}
 
 
 def parse(text: str, what: str) -> dict[str, Any]:
-    """Returns ``normalised_hash``, ``language``, ``form``, ``triton`` (whether it is imported),
-    ``lazy`` (whether something may be built elsewhere than at the top of the file), ``given`` (the
-    parameter by which a reference takes a function, or "") and ``problems``, sentences of the form
-    "line 3: ...".
+    """Returns ``normalised_hash``, ``language``, ``form``, ``called`` (the languages of those that
+    compile when they are called, of which it imports the modules), ``lazy`` (whether something may
+    be built elsewhere than at the top of the file), ``given`` (the parameter by which a reference
+    takes a function, or "") and ``problems``, sentences of the form "line 3: ...".
 
     ``what`` is "reference" or "candidate". A text that is not Python has the hash "" and one
     problem.
@@ -37,13 +37,14 @@ def parse(text: str, what: str) -> dict[str, Any]:
         "form": forms.NONE,
         "problems": [],
     }
-    result |= {"triton": False, "lazy": True, "given": ""}
+    result |= {"called": [], "lazy": True, "given": ""}
     try:
         tree = _tree(text, MAX_BYTES[what])
         result["normalised_hash"] = _hash(tree)
         if what == "candidate":
             result["language"], result["form"] = _language(tree)
-            result["triton"] = any(f.module and _imports(tree, f.module) for f in forms.FORMS)
+            called = (f for f in forms.FORMS if f.module and _imports(tree, f.module))
+            result["called"] = [f.kind for f in called]
             result["lazy"] = _builds_within(tree)
             # However it comes by it: whoever imports the file will see whether it is there.
             none = [(0, "the source defines no class ModelNew")]

@@ -18,7 +18,7 @@ from kwharness.machine.device import CPU, Device
 from kwharness.model import weights
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.model.state import NOTHING, Carried
-from kwharness.torch_compile import triton_cache
+from kwharness.torch_compile import called_cache
 
 COMPILED_S = 60.0  # that a process may take to hand over what it has compiled, all together
 HANDING_OVER = "handing over what it compiled"
@@ -241,8 +241,8 @@ class CandidateClient(client.Client):
         return Answer(outputs, _misfit(msg, wanted, aliases, self.carried), wrote, outside)
 
     def compiled(self) -> tuple[int, dict[str, int]]:
-        """Returns descriptors, the caller's to close, of what Triton and torch.compile have made in
-        it, -1 where that is nothing, and of libraries that come with it, by name.
+        """Returns descriptors, the caller's to close, of what it has compiled when it was called,
+        -1 where that is nothing, and of libraries that come with it, by name.
         """
         before, held = self.until, list[int]()
         self.until = min(before, time.monotonic() + COMPILED_S)
@@ -252,8 +252,8 @@ class CandidateClient(client.Client):
                 errors.check_shape(answer, {"libraries": int})
             if not held:
                 return -1, {}
-            self._plain(held, 2 * triton_cache.MAX_BYTES)
-            names = self._libraries(min(answer["libraries"], triton_cache.MAX_LIBRARIES), held)
+            self._plain(held, 2 * called_cache.MAX_BYTES)
+            names = self._libraries(min(answer["libraries"], called_cache.MAX_LIBRARIES), held)
             return held[0], dict(zip(names, held[1:], strict=True))
         except BaseException:
             for fd in held:
@@ -267,15 +267,15 @@ class CandidateClient(client.Client):
         names: list[str] = []
         while len(names) < count:
             request = {"op": "compiled", "after": len(names)}
-            some = self._handed(request, triton_cache.AT_ONCE, held)
+            some = self._handed(request, called_cache.AT_ONCE, held)
             with self._understood():
                 errors.check_shape(some, {"names": [str]})
                 names += some["names"]
                 if not some["names"] or not len(set(names)) == len(names) == len(held) - 1:
                     raise ValueError("other libraries than there are")
-                if not all(map(triton_cache.names_library, some["names"])):
+                if not all(map(called_cache.names_library, some["names"])):
                     raise ValueError("a name that no library has")
-            self._plain(held[1:], triton_cache.MAX_LIBRARY_BYTES)
+            self._plain(held[1:], called_cache.MAX_LIBRARY_BYTES)
         return names
 
     def _plain(self, fds: Sequence[int], most: int) -> None:
@@ -298,8 +298,8 @@ class CandidateClient(client.Client):
 
     def give_libraries(self, libraries: Sequence[tuple[str, int]]) -> None:
         """Gives it libraries that were made in another process of its: names and descriptors."""
-        for at in range(0, len(libraries), triton_cache.AT_ONCE):
-            some = libraries[at : at + triton_cache.AT_ONCE]
+        for at in range(0, len(libraries), called_cache.AT_ONCE):
+            some = libraries[at : at + called_cache.AT_ONCE]
             self.ask(
                 {"op": "libraries", "names": [name for name, _ in some]}, [fd for _, fd in some]
             )

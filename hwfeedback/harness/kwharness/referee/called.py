@@ -1,4 +1,6 @@
-"""What is compiled by calling a program: Triton's kernels, and what torch.compile makes of it."""
+"""What is compiled by calling a program: kernels in languages that compile then, and what
+torch.compile makes of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from kwharness.machine import toolchain
 from kwharness.referee import faults
 from kwharness.referee.context import Context
 from kwharness.referee.program import Program
-from kwharness.referee.trial import TRITON_S, Trial
+from kwharness.referee.trial import CALLED_S, Trial
 
 
 @contextmanager
@@ -32,8 +34,8 @@ def kept(context: Context) -> Iterator[None]:
 
 
 def add_kernels(trial: Trial, program: Program) -> None:
-    """Adds Triton's kernels to what was built, and what torch.compile makes, compiled by a forward
-    where programs may be started.
+    """Adds what is compiled by calling it to what was built: by a forward where programs may be
+    started.
     """
     context = trial.context
     key = key_of(context, program)
@@ -62,7 +64,7 @@ def that_compiles(trial: Trial, program: Program) -> CandidateClient:
     with context.costs.part("worker"):
         config = context.candidate_config(runs=True)
         worker = context.server.spawn("builder", config, limits=context.limits())
-    client = CandidateClient(worker, TRITON_S, context.device)
+    client = CandidateClient(worker, CALLED_S, context.device)
     try:
         trial.load(client, program=program)
     except BaseException:

@@ -7,9 +7,17 @@ from typing import Any
 from kwharness.attribution import trace
 from kwharness.referee import faults
 from kwharness.referee.trial import Trial
+from kwharness.torch_compile.called_language import CalledLanguage
+from kwharness.torch_compile.called_languages import LANGUAGES
 
 MOSTLY = 0.5  # of a forward's time
+WAYS = "native(), load_inline() or " + ", ".join(x.name for x in LANGUAGES)
 NEARLY = 0.25  # what may be MOSTLY of it where nobody else has the device
+
+
+def other(language: CalledLanguage) -> str:
+    """Says that the device is not what kernels in a language run on."""
+    return f"the device is {'a GPU' if language.on_cores else 'the CPU'}"
 
 
 def was_built(trial: Trial) -> None:
@@ -17,12 +25,12 @@ def was_built(trial: Trial) -> None:
     program = trial.program
     if program.artifacts():
         return
-    idle = program.build["triton"] and trial.context.device.on_cores
-    more = ": it imports Triton, and the device is the CPU" if idle else ""
+    idle = program.called(trial.context, runs=False)
+    more = "".join(f": it imports {language.name}, and {other(language)}" for language in idle[:1])
     raise faults.Fault(
         "rejected",
         f"it has no custom code: nothing was built for it{more}",
-        "write a kernel with native(), load_inline() or Triton for one operator of it at least",
+        f"write a kernel with {WAYS} for one operator of it at least",
     )
 
 

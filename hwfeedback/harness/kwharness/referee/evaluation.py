@@ -188,7 +188,7 @@ class Evaluation:
         self.profiles.begin()
 
     def _compile_called(self, trial: Trial) -> None:
-        """Has the candidate's Triton kernels compiled, and what torch.compile makes of it."""
+        """Has compiled what the candidate compiles when it is called."""
         context = self.context
         if not self.program.compiles_when_called(context):
             return

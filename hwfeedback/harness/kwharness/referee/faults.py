@@ -31,7 +31,7 @@ from kwharness.task import inspect_task
 from kwharness.timing import window_base, windows_cuda
 from kwharness.timing.baselines import BaselineFailed
 from kwharness.timing.window_base import CallFailed
-from kwharness.torch_compile import triton_cache
+from kwharness.torch_compile import called_languages
 from kwharness.verify import calibrate_family
 
 GONE_S = 30.0  # or by then, where it has much to give back
@@ -222,17 +222,19 @@ def _fault(e: WorkerFailure, doing: str) -> Exception:
     if e.type == "SystemExit":
         what = f"{where} calls sys.exit{line}"
         return Fault("crashed", what, "remove the call", [e.traceback], output)
-    if e.type in triton_cache.ERRORS:
+    if (language := called_languages.that_raises(e.type)) is not None:
         said = (e.message.strip().splitlines() or [""])[-1][:300]
-        what = f"a Triton kernel does not compile{line}: {said}"
+        what = f"a {language.name} kernel does not compile{line}: {said}"
         return Fault("build_failed", what, "", [e.message[:2000]], output)
     if e.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in first:
         what = f"{where} ran out of memory{line}"
         return Fault("crashed", what, "allocate less", [e.traceback], output)
     what = f"{where} raised {e.type}{line}" + (f": {first}" if first else "")
     hint = HINTS.get(e.stage, "")
-    if "active drivers" in first:
-        hint = "Triton's kernels run on a GPU, and the device is the CPU: write C++ for it"
+    if (language := called_languages.that_says(first)) is not None and not language.on_cores:
+        hint = (
+            f"{language.name}'s kernels run on a GPU, and the device is the CPU: write C++ for it"
+        )
     hint = next((h for said, h in _KERNEL.items() if said in first), hint)
     if e.type == "PermissionError":
         hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"

@@ -235,7 +235,7 @@ class Referee:
                 "arch": arch,
                 "status": built["status"] or "built",
                 "reason": built["reason"],
-                "triton": bool(built["triton"]),
+                "triton": bool(built["called"]),
                 "build": report,
             }
 

@@ -9,7 +9,8 @@ from kwharness.build import builder_client
 from kwharness.clients.workshop import Workshop
 from kwharness.model import weights
 from kwharness.referee.context import Context
-from kwharness.torch_compile import inductor
+from kwharness.torch_compile import called_languages, inductor
+from kwharness.torch_compile.called_language import CalledLanguage
 
 
 @dataclass
@@ -37,13 +38,17 @@ class Program:
         """How its custom code is written: BuildReport.form."""
         return str(self.build["build"].get("form") or "")
 
-    def has_triton(self, context: Context) -> bool:
-        """Whether it has kernels of Triton's that run. On a CPU they fail."""
-        return bool(self.build["triton"]) and not context.device.on_cores
+    def called(self, context: Context, *, runs: bool = True) -> list[CalledLanguage]:
+        """Returns the languages of its kernels that compile when they are called, of those that the
+        device runs, or of the others.
+        """
+        on_cores = context.device.on_cores
+        found = called_languages.named(self.build["called"])
+        return [language for language in found if (language.on_cores == on_cores) == runs]
 
     def torch_compiles(self, context: Context) -> bool:
         """Whether torch.compile may be at work in it."""
         return context.torch_may_compile() and inductor.compiles(self.source)
 
     def compiles_when_called(self, context: Context) -> bool:
-        return self.has_triton(context) or self.torch_compiles(context)
+        return bool(self.called(context)) or self.torch_compiles(context)

@@ -21,6 +21,7 @@ from kwharness.referee import faults
 from kwharness.referee.context import Context
 from kwharness.referee.processes import LOAD_S, Constructed, Processes
 from kwharness.referee.program import Program
+from kwharness.torch_compile import called_cache
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.verify import Verification
 
@@ -30,7 +31,7 @@ FORWARD_EAGERS = 200.0  # this many times eager's time
 # for what so many forwards may take over eager's time.
 PATIENCE_S = {"quick": 90.0, "certify": 300.0}
 PATIENCE_CALLS = {"quick": 64, "certify": 256}
-TRITON_S = 120.0  # a candidate's first call compiles, and it may be tuned
+CALLED_S = 120.0  # a candidate's first call compiles, and it may be tuned
 # A candidate may have so much memory of its own, beside its outputs, before it is who took what
 # others could not get.
 FAIR_BYTES = 2 << 30
@@ -152,7 +153,7 @@ class Trial:
         """
         context, processes = self.context, self.processes
         # The first forward of each process has torch.compile look for what it has made.
-        looks = TRITON_S if self.program.torch_compiles(context) else 0.0
+        looks = CALLED_S if self.program.torch_compiles(context) else 0.0
         with context.costs.part("worker"):
             worker = processes.take(poison)
         processes.missing = worker.missing
@@ -227,10 +228,12 @@ class Trial:
 def give_libraries(
     context: Context, client: CandidateClient, artifacts: list[dict[str, Any]]
 ) -> None:
-    """Gives it what torch.compile has made for it, where policy allows that to run."""
-    if context.rules.requires_custom:
-        return
+    """Gives it libraries that were made when it was called; those of torch.compile where policy
+    allows them to run.
+    """
     made = [one for a in artifacts for one in a.get("libraries") or ()]
+    if context.rules.requires_custom:
+        made = [one for one in made if not called_cache.of_inductor(one["name"])]
     fds: list[int] = []
     try:
         fds += [object_cache.opened(one) for one in made]

@@ -44,7 +44,8 @@ class Verifying:
             v.evidence.append(weights.moved_at_construction(made.breaks))
         seen = self._compare(trial, candidate, v)
         construction_seeds.under_other_seeds(trial)
-        own = any("libraries" not in a or program.has_triton(context) for a in program.artifacts())
+        called = bool(program.called(context))
+        own = any("libraries" not in a or called for a in program.artifacts())
         work, custom_calls = trace.report(seen, own)
         v.work = WorkReport.from_json(trace.report(seen, own, regions=True)[0])
         v.metrics |= {

@@ -1,6 +1,6 @@
-"""What torch.compile and Triton compile, handed from one process to the next.
+"""What is compiled when it is called, as Triton and torch.compile do, handed to other processes.
 
-A candidate's worker starts no compiler. inductor and triton_cache give it what a process that may
+A candidate's worker starts no compiler. inductor and called_cache give it what a process that may
 compile has made; program_answers replays what compilers said of themselves.
 
 Side: both.

@@ -2,7 +2,7 @@
 and which version.
 
 A candidate's worker may start no program. What torch.compile makes of a candidate is compiled by
-one worker that may (triton_cache.py), which notes what programs answered; in the others the same
+one worker that may (called_cache.py), which notes what programs answered; in the others the same
 questions get the same answers. It is the word of the candidate's own process: no other candidate
 ever gets it.
 """

@@ -34,7 +34,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     """Serves ``parse``, ``first``, ``record``, ``export``, ``compile``, ``facts``; ``cold``, then
     ``look``.
     """
-    if config.get("runs"):  # a candidate, so that its Triton kernels are compiled
+    if config.get("runs"):  # a candidate, so that what it compiles when it is called is there
         worker_candidate.main(channel, config, fds)
         return
     del fds

@@ -27,7 +27,7 @@ from kwharness.machine.device import Device
 from kwharness.model import construction, state
 from kwharness.model.state import Carried, Carrier
 from kwharness.timing import gpu_trace_clock, gpu_worker, window_worker
-from kwharness.torch_compile import inductor, program_answers, triton_cache
+from kwharness.torch_compile import called_cache, called_languages, inductor, program_answers
 from kwharness.workers import serving
 from kwharness.workers.serving import Blocks, StageError, specs_of
 from kwharness.workers.stand_in_compiler import stand_in_for_the_compiler
@@ -68,21 +68,21 @@ class Candidate:
         objects = artifacts.Objects(given, fds, msg.get("failed") or [], workshop)
         artifacts.of_file(text, handed_out=msg.get("handed_out") is True)
         recorder = None
-        kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == form.TRITON]
+        kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == form.CALLED]
         if msg.get("stand_in"):
             artifacts.stand_in(objects)
             text = inline_loader.read_as(
                 text
             )  # the loader in an exported file is stood in for, too
             if kernels:
-                triton_cache.stand_in()
+                called_languages.stand_in()
         elif msg.get("elsewhere"):
             recorder = artifacts.record(objects)
             text = inline_loader.read_as(text)
         else:
             artifacts.install(objects)
             for fd in kernels:
-                triton_cache.unpack(fd, forbids=msg.get("forbids") is True)
+                called_cache.unpack(fd, forbids=msg.get("forbids") is True)
         if not msg.get("stand_in"):
             stand_in_for_the_compiler(objects)
         if self._compiles:
@@ -273,7 +273,7 @@ class Candidate:
                 t.contiguous()  # as where it is timed
 
         forward()  # after which all its extensions are loaded
-        custom = triton_cache.functions() | self._of_own_loader() | artifacts.functions()
+        custom = called_languages.functions() | self._of_own_loader() | artifacts.functions()
         apart = trace.regions(compiled=not self._forbids)
         return {"trace": trace.observe(forward, custom, clock, apart)}
 
@@ -297,16 +297,16 @@ class Candidate:
         return {}
 
     def compiled(self, msg: dict[str, Any], _: list[int]) -> None:
-        """Gives what Triton and torch.compile have made in this process: an archive, and in
+        """Gives what was compiled in this process when it was called: an archive, and in
         further answers (``after`` so many) the libraries that are not in it.
         """
-        made = list(triton_cache.libraries().items())
+        made = list(called_cache.libraries().items())
         if "after" in msg:
-            some = made[int(msg["after"]) :][: triton_cache.AT_ONCE]
+            some = made[int(msg["after"]) :][: called_cache.AT_ONCE]
             fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for _, path in some]
             self._give({"names": [name for name, _ in some]}, fds)
             return
-        data = triton_cache.packed()
+        data = called_cache.packed()
         if not data:
             self.channel.send({"ok": True, "libraries": 0})
             return
@@ -323,9 +323,9 @@ class Candidate:
                 os.close(fd)
 
     def libraries(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Takes libraries that torch.compile has made in another process of this candidate."""
+        """Takes libraries that were made in another process of this candidate."""
         for name, fd in zip(msg["names"], fds, strict=True):
-            triton_cache.link(name, fd)
+            called_cache.link(name, fd)
         fds.clear()  # they stay open: the libraries are loaded through them
         return {}
 
@@ -394,7 +394,7 @@ OPERATIONS = (
 def prepare() -> None:
     """For the fork server, which does it once for all candidates' processes."""
     if os.path.exists("/dev/nvidiactl"):
-        triton_cache.prepare()
+        called_languages.prepare()
 
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:

@@ -35,7 +35,7 @@ from kwharness.machine import allocator
 from kwharness.machine import device as devices
 from kwharness.profile import ncu
 from kwharness.standalone import interpreter, script
-from kwharness.torch_compile import triton_cache
+from kwharness.torch_compile import called_languages
 from kwharness.workers import candidate as worker_candidate
 from kwharness.workers import serving
 
@@ -309,6 +309,6 @@ def demangled(name: bytes) -> str:
 
 
 if __name__ == "__main__":
-    triton_cache.prepare()
+    called_languages.prepare()
     serve(Channel.of_fd(int(sys.argv[1])))
     os._exit(0)  # nothing of the candidate's runs any more, and ncu has seen what it is to see

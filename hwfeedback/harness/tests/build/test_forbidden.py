@@ -20,7 +20,7 @@ from kwharness.referee import called
 from kwharness.referee.context import Context
 from kwharness.referee.program import Program
 from kwharness.referee.trial import give_libraries
-from kwharness.torch_compile import inductor, program_answers, triton_cache
+from kwharness.torch_compile import called_cache, inductor, program_answers
 
 TASK = """import torch
 import torch.nn as nn
@@ -196,21 +196,21 @@ def test_libraries_of_inductor_come_beside_the_archive(
     (made / "ab" / "k.main.so").write_bytes(b"machine code")
     (made / "ab" / "k.py").write_text("x = 1")
     (made / "ab" / "elsewhere").symlink_to("/etc/hostname")
-    assert triton_cache.libraries() == {"inductor/ab/k.main.so": str(made / "ab" / "k.main.so")}
-    data = triton_cache.packed()
+    assert called_cache.libraries() == {"inductor/ab/k.main.so": str(made / "ab" / "k.main.so")}
+    data = called_cache.packed()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "given"))
     archive = tmp_path / "archive"
     archive.write_bytes(data)
     with archive.open("rb") as f:
-        triton_cache.unpack(f.fileno(), forbids=True)
+        called_cache.unpack(f.fileno(), forbids=True)
         assert not (tmp_path / "given").exists()
         f.seek(0)
-        triton_cache.unpack(f.fileno())
+        called_cache.unpack(f.fileno())
     assert sorted(p.name for p in (tmp_path / "given" / "ab").iterdir()) == ["k.py"]
     with (made / "ab" / "k.main.so").open("rb") as f:
-        triton_cache.link("inductor/ab/k.main.so", f.fileno())
+        called_cache.link("inductor/ab/k.main.so", f.fileno())
         assert (tmp_path / "given" / "ab" / "k.main.so").read_bytes() == b"machine code"
-        triton_cache.link("elsewhere/k.so", f.fileno())  # in no folder of ours
+        called_cache.link("elsewhere/k.so", f.fileno())  # in no folder of ours
     assert not (tmp_path / "elsewhere").exists()
 
 

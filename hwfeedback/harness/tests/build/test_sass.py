@@ -129,8 +129,8 @@ def test_what_triton_compiled() -> None:
         image = kernelwright.nvrtc('extern "C" __global__ void k(int* x) { *x = 1; }', "sm_90")[0]
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w") as archive:
-            archive.writestr("HASH/k.cubin", image)
-            archive.writestr("HASH/k.json", json.dumps({"num_warps": 8, "shared": 4096}))
+            archive.writestr("triton/HASH/k.cubin", image)
+            archive.writestr("triton/HASH/k.json", json.dumps({"num_warps": 8, "shared": 4096}))
             archive.writestr("OTHER/launcher.so", b"no object")
         return json.dumps(sass.facts(out.getvalue()))
 

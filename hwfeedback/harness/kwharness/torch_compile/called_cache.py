@@ -1,65 +1,39 @@
-"""Triton's kernels of a candidate, and what torch.compile makes of it where policy allows that:
-compiled by running it once, in a builder's sandbox, for Triton on the GPU.
+"""What a candidate compiles when it is called: kernels in called_languages, and what torch.compile
+makes of it where policy allows that. It is compiled by running it once, in a builder's sandbox.
 
-Both compile when something is first called, with programs (ptxas, a C compiler) that a candidate's
-worker may not start. So one worker that may start them runs a forward on a draw that is used for
-nothing else; what then lies in their caches, autotuning's choices among it, is given to the
-candidate's workers, which find all of it there. It is the candidate's own word, and no other
+All of them compile when something is first called, with programs (ptxas, a C compiler) that a
+candidate's worker may not start. So one worker that may start them runs a forward on a draw that is
+used for nothing else; what then lies in their caches, autotuning's choices among it, is given to
+the candidate's workers, which find all of it there. It is the candidate's own word, and no other
 candidate ever sees it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
 import io
 import os
 import re
-import sys
 import zipfile
-from typing import Any
 
-from kwharness.torch_compile import program_answers
+from kwharness.torch_compile import called_languages, program_answers
 
 MAX_BYTES = 64 << 20
-ARCHITECTURES = (75, 80, 86, 89, 90, 100, 103, 120)
-ERRORS = ("CompilationError", "CompileTimeAssertionFailure", "PTXASError", "OutOfResources")
 MAX_LIBRARIES = 256  # that inductor makes of a candidate on a CPU, one for each of its kernels
 MAX_LIBRARY_BYTES = 256 << 20  # of all of them
 MAX_NAME = 200  # characters
 AT_ONCE = 32  # in one message
 ANSWERS = "answers.json"  # of programs, in an archive
-KERNEL = "triton"  # the custom function that stands for whichever kernel is called
 _LIBRARY = tuple(importlib.machinery.EXTENSION_SUFFIXES)
-_NAME = re.compile(r"inductor(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+")
-
-
-def folder() -> str:
-    """Returns where Triton keeps what it compiles, in this process."""
-    return os.environ.get("TRITON_CACHE_DIR") or os.path.expanduser("~/.triton/cache")
+_NAME = re.compile(r"[a-z]{1,16}(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+")
+INDUCTOR = "inductor"  # its folder, by our name
 
 
 def _folders() -> dict[str, str]:
     """Returns where what is compiled is kept in this process, by names of ours."""
     inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return {"triton": folder()} | ({"inductor": inductor} if inductor else {})
-
-
-def prepare() -> None:
-    """For the fork server, on a machine with a GPU: imports Triton, and has it find and keep what
-    it would ask other programs for in every process.
-    """
-    with contextlib.suppress(Exception):  # who needs what is missing will say so
-        from triton import knobs
-        from triton.backends.nvidia import compiler, driver
-        from triton.runtime import build, cache
-
-        build.platform_key()
-        cache.triton_key()
-        for architecture in ARCHITECTURES:
-            compiler.get_ptxas_version(architecture)
-        _ = knobs.nvidia.ptxas, knobs.nvidia.ptxas_blackwell
-        driver.libcuda_dirs()
+    folders = {language.kind: language.folder() for language in called_languages.LANGUAGES}
+    return folders | ({INDUCTOR: inductor} if inductor else {})
 
 
 def packed() -> bytes:
@@ -82,10 +56,10 @@ def packed() -> bytes:
 
 
 def libraries() -> dict[str, str]:
-    """Returns the paths of the libraries that inductor has made here, by the names that ``link``
-    takes.
+    """Returns the paths of the libraries with code for the CPU that were made here, by the names
+    that ``link`` takes.
     """
-    return {n: p for n, p in _files() if _of_inductor(n) and n.endswith(_LIBRARY)}
+    return {n: p for n, p in _files() if _is_apart(n) and n.endswith(_LIBRARY)}
 
 
 def names_library(name: str) -> bool:
@@ -93,7 +67,7 @@ def names_library(name: str) -> bool:
     from a process that runs a candidate.
     """
     fits = len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
-    return fits and name.endswith(_LIBRARY)
+    return fits and _is_apart(name) and name.endswith(_LIBRARY)
 
 
 def link(name: str, fd: int) -> None:
@@ -114,8 +88,17 @@ def _files() -> list[tuple[str, str]]:
     return found
 
 
-def _of_inductor(name: str) -> bool:
-    return name.startswith("inductor/")
+def of_inductor(name: str) -> bool:
+    """Whether torch.compile has made a file."""
+    return name.startswith(f"{INDUCTOR}/")
+
+
+def _is_apart(name: str) -> bool:
+    """Whether its libraries are handed over one by one: on a CPU no process loads one from its own
+    memory.
+    """
+    languages = called_languages.named([name.partition("/")[0]])
+    return of_inductor(name) or any(language.on_cores for language in languages)
 
 
 def _place(name: str) -> str:
@@ -132,7 +115,7 @@ def _place(name: str) -> str:
 
 
 def unpack(fd: int, *, forbids: bool = False) -> None:
-    """Puts what ``packed`` gave where it is looked for. Triton's libraries are loaded from memory:
+    """Puts what ``packed`` gave where it is looked for. Libraries are loaded from memory:
     no file that is written here may be. ``forbids``: policy forbids what torch.compile makes, and
     none of it is put there.
     """
@@ -145,7 +128,7 @@ def unpack(fd: int, *, forbids: bool = False) -> None:
             if info.filename == ANSWERS:
                 program_answers.answer(data)
                 continue
-            path = "" if forbids and _of_inductor(info.filename) else _place(info.filename)
+            path = "" if forbids and of_inductor(info.filename) else _place(info.filename)
             if not path:
                 continue
             if not path.endswith(_LIBRARY):
@@ -156,20 +139,3 @@ def unpack(fd: int, *, forbids: bool = False) -> None:
             with open(library, "wb", closefd=False) as out:
                 out.write(data)
             os.symlink(f"/proc/self/fd/{library}", path)
-
-
-def functions() -> dict[str, Any]:
-    """Returns what runs when a kernel is called, where Triton was imported."""
-    jit = sys.modules.get("triton.runtime.jit")
-    return {} if jit is None else {KERNEL: jit.JITFunction.run}
-
-
-def stand_in() -> None:
-    """Has every kernel do nothing, nor be tuned."""
-    from triton.runtime.autotuner import Autotuner, Heuristics
-    from triton.runtime.jit import JITFunction
-
-    def nothing(*_: Any, **__: Any) -> None: ...
-
-    for kind in (Autotuner, Heuristics, JITFunction):
-        kind.run = nothing

@@ -13,7 +13,7 @@ import pytest
 from evaluating import Evaluator
 
 from kwharness.build import artifacts
-from kwharness.torch_compile import triton_cache
+from kwharness.torch_compile import called_cache
 from kwharness.workers import stand_in_compiler
 
 TASK = """import torch
@@ -49,7 +49,7 @@ def test_what_is_compiled_moves_to_another_process(
     # Where torch has compiled in this process it has named a folder that is everybody's.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(at))
-    assert triton_cache.packed() == b""
+    assert called_cache.packed() == b""
     (at / "HASH").mkdir(parents=True)
     (at / "HASH" / "k.json").write_text("{}")
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
@@ -58,15 +58,15 @@ def test_what_is_compiled_moves_to_another_process(
     spec = importlib.util.find_spec("_ctypes") or importlib.util.find_spec("_struct")
     assert spec is not None and spec.origin is not None
     shutil.copy(spec.origin, at / "HASH" / library)
-    data = triton_cache.packed()
-    assert data == triton_cache.packed()
+    data = called_cache.packed()
+    assert data == called_cache.packed()
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(to))
     fd = os.memfd_create("kernels")
     try:
         os.write(fd, data)
         os.lseek(fd, 0, os.SEEK_SET)
-        triton_cache.unpack(fd)
+        called_cache.unpack(fd)
     finally:
         os.close(fd)
     assert (to / "HASH" / "k.json").read_text() == "{}"
@@ -89,6 +89,6 @@ def test_too_much_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "large").write_bytes(b"x" * 100)
-    monkeypatch.setattr(triton_cache, "MAX_BYTES", 99)
+    monkeypatch.setattr(called_cache, "MAX_BYTES", 99)
     with pytest.raises(ValueError, match="over 0 MB"):
-        triton_cache.packed()
+        called_cache.packed()
