@@ -110,10 +110,9 @@ def build(
 
     Returns ``build`` (a BuildReport), ``status`` ("" when it can be run, else rejected,
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
-    ``normalised_hash``, ``language``, ``called`` (the languages of those that compile when they
-    are called, in which it has kernels), ``missing``, and where it was built just now ``made`` (for
-    ``workshop``). Raises toolchain.Missing, policy.SandboxError and ProtocolError for what is the
-    machine's fault.
+    ``normalised_hash``, ``language``, ``called`` (languages of its kernels that compile when they
+    are called), ``missing``, and where it was built just now ``made`` (for ``workshop``). Raises
+    toolchain.Missing, policy.SandboxError and ProtocolError for what is the machine's fault.
     """
     start = time.monotonic()
     text = candidate["source"]
@@ -328,7 +327,7 @@ def _build_ahead(
                 errors=[reports.diagnostic_of(p) for p in parsed["problems"]],
             )
         result["called"] = parsed["called"]
-        if not forms.is_built(parsed["form"]):
+        if forms.built(parsed["form"]) is None:
             return False  # nothing to build yet: importing it is the candidate worker's business
         _build_first(worker, text, shop)
         if runs.early:

@@ -30,17 +30,16 @@ def of_call(name: str) -> Form | None:
     return next((f for f in FORMS if f.calls is not None and f.calls.fullmatch(name)), None)
 
 
+def built(kind: str) -> Form | None:
+    """Returns the form of this kind, None where nothing is made of a text before it is called."""
+    return next((f for f in FORMS if f.kind == kind and f.compile is not None), None)
+
+
 def of_kind(kind: str) -> Form:
     """Returns the form of a kind of requests. Raises KeyError."""
-    found = next((f for f in FORMS if f.kind == kind and f.compile is not None), None)
-    if found is None:
+    if (found := built(kind)) is None:
         raise KeyError(f"{kind!r:.40} is nothing that is built")
     return found
-
-
-def is_built(kind: str) -> bool:
-    """Whether something is made of a text of this form before it is called."""
-    return any(f.kind == kind and f.compile is not None for f in FORMS)
 
 
 def replace(way: Way) -> None:
