@@ -78,8 +78,8 @@ def _compiled_kernels(trial: Trial, program: Program, key: str) -> dict[str, Any
     try:
         # A draw that nothing else is judged by: what is compiled goes to the timed workers.
         tree, inputs = trial.reference.draw(secrets.randbits(62))
-        verification = trial.verification
-        like = (verification.outputs, verification.output_tree, verification.aliases)
+        oracle = trial.verification.oracle
+        like = (oracle.outputs, oracle.output_tree, oracle.aliases)
         with faults.faults("compiling what it calls", client):
             client.begin_forward(tree, inputs, *like)
             client.finish_forward()

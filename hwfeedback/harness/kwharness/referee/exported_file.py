@@ -65,8 +65,8 @@ class ExportedFile:
             context.request,
             trial.reference.info,
             program.plan or weights.Plan(weights.BY_NAME, True),
-            (verification.draws[0].tree, verification.inputs),
-            verification.outputs,
+            (verification.draws[0].tree, verification.oracle.inputs),
+            verification.oracle.outputs,
             tried,
             trial.reference.orders,
             made=self._makes,
@@ -116,7 +116,7 @@ class ExportedFile:
         context, verification = trial.context, trial.verification
         with context.costs.part("cold"):
             tree, inputs = verification.unseen()
-            call = self._call(trial, tree, inputs, verification.outputs)
+            call = self._call(trial, tree, inputs, verification.oracle.outputs)
             if beside and interpreter.is_large(call):  # by its weights
                 return
             running = interpreter.Running(
@@ -149,7 +149,7 @@ class ExportedFile:
             (reference.info["init"], reference.init),
             plan.given(reference.info["names"], trial.made.state),
             (tree, inputs),
-            (trial.verification.output_tree, outputs),
+            (trial.verification.oracle.output_tree, outputs),
             context.eval_mode,
             context.threads,
             context.request.workplace.placed(),
@@ -266,9 +266,9 @@ class ExportedFile:
         looked, verification = self.looked, trial.verification
         assert looked is not None  # it was just now
         trial.context.costs.moved(looked.checks_s, "sanitizers")
-        first = verification.small[1] if verification.small else verification.inputs
+        first = verification.small[1] if verification.small else verification.oracle.inputs
         few, whole = (
-            ", ".join(str(list(t.shape)) for t in i) for i in (first, verification.inputs)
+            ", ".join(str(list(t.shape)) for t in i) for i in (first, verification.oracle.inputs)
         )
         verification.report.evidence += sanitizers.told(looked.checks, few)
         for c in looked.checks:

@@ -36,7 +36,7 @@ class Roofline:
     @classmethod
     def of(cls, request: Request, carried: Carried, verification: Verification | None) -> Roofline:
         tensors = (
-            (verification.inputs, verification.outputs)
+            (verification.oracle.inputs, verification.oracle.outputs)
             if verification is not None
             else (None, None)
         )

@@ -103,7 +103,9 @@ def redrawn(verification: Verification, device: Device) -> Redrawn:
     reference = verification.reference
     drawn, tree = verification.draws, verification.draws[0].tree
     seeds: dict[int, int] = {}
-    slots = window_base.Slots.of(verification.inputs, verification.outputs, reference.orders)
+    slots = window_base.Slots.of(
+        verification.oracle.inputs, verification.oracle.outputs, reference.orders
+    )
     # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed has
     # less of it: where there is room nothing is.
     room = secret_draws.Room()

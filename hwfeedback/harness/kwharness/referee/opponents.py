@@ -135,7 +135,7 @@ class Opponents:
             try:
                 timing = Timing(
                     draw=draw,
-                    outputs=trial.verification.outputs,
+                    outputs=trial.verification.oracle.outputs,
                     check=calls.check,
                     spawn_baseline=spawn,
                     level=context.level,

@@ -31,13 +31,12 @@ def _told(trial: Trial, *, keeps: bool) -> list[str]:
     verification, names = trial.verification, trial.reference.info["names"]
     states = itertools.cycle([verification.changed(), trial.made.state])
     tree, inputs = verification.draws[0].get()
+    oracle = verification.oracle
     patience = faults.Patience(weight_packing.PACKING_S)
     client = trial.candidate(poison=False, patience=patience)
 
     def call() -> float:
-        client.begin_forward(
-            tree, inputs, verification.outputs, verification.output_tree, verification.aliases
-        )
+        client.begin_forward(tree, inputs, oracle.outputs, oracle.output_tree, oracle.aliases)
         began = time.perf_counter()
         client.wait_forward()
         return time.perf_counter() - began

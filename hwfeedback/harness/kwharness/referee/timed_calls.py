@@ -12,6 +12,7 @@ from kwharness.numerics.correctness import Scale
 from kwharness.referee import faults
 from kwharness.referee.trial import Trial
 from kwharness.verify import secret_draws
+from kwharness.verify import timed_calls as checks
 
 # Of a window, for calls that differ from eager's. Where ties make every call differ, a random part
 # of them is judged: a candidate does not know which.
@@ -53,7 +54,7 @@ class TimedCalls:
         end = time.monotonic() + SUSPECTS_S
         for k in suspects:
             given = [t[k] for t in inputs]
-            wrong = verification.check_call(given, [t[k] for t in outputs])
+            wrong = checks.check_call(verification, given, [t[k] for t in outputs])
             if wrong:
                 self.caught = verification.kept_job([t.clone() for t in given])
                 return wrong
@@ -64,7 +65,7 @@ class TimedCalls:
     def check_varied(self, i: int, outputs: list[torch.Tensor]) -> str | None:
         """Judges a call on an input of a family, which came among the others."""
         verification = self.trial.verification
-        wrong = verification.check_varied(i, outputs)
+        wrong = checks.check_varied(verification, i, outputs)
         if wrong:
             self.caught, _ = verification.varied[i]
         return wrong
@@ -76,7 +77,7 @@ class TimedCalls:
         candidate = self.trial.candidate(poison=True)
         try:
             with faults.faults("being asked again", candidate):
-                return self.trial.verification.right_again(candidate, self.caught)
+                return checks.right_again(self.trial.verification, candidate, self.caught)
         except faults.Fault:
             return False  # it fails where it is not timed, too
         finally:

@@ -112,17 +112,17 @@ class Trial:
 
     @property
     def output_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self.verification.outputs)
+        return sum(t.numel() * t.element_size() for t in self.verification.oracle.outputs)
 
     @property
     def input_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self.verification.inputs)
+        return sum(t.numel() * t.element_size() for t in self.verification.oracle.inputs)
 
     def containers(self) -> dict[str, Any]:
         """Returns the request that says what goes into timed calls, and what comes."""
         verification = self.verification
-        trees = {"tree": verification.draws[0].tree, "output_tree": verification.output_tree}
-        return {"op": "timed", **trees, "aliases": verification.aliases}
+        trees = {"tree": verification.draws[0].tree, "output_tree": verification.oracle.output_tree}
+        return {"op": "timed", **trees, "aliases": verification.oracle.aliases}
 
     @contextmanager
     def verifying(self, candidate: CandidateClient | None = None) -> Iterator[None]:

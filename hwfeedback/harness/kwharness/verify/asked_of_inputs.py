@@ -53,7 +53,7 @@ def elements(v: Verification, candidate: CandidateClient) -> None:
     """Moves one element, and all that equal it in every draw, so far that float64 changes by
     many bounds: who left it out does not follow.
     """
-    floating = [i for i, t in enumerate(v.inputs) if t.is_floating_point() and t.numel()]
+    floating = [i for i, t in enumerate(v.oracle.inputs) if t.is_floating_point() and t.numel()]
     if not floating:
         return
     for k in range(ELEMENTS[v.level]):

@@ -324,7 +324,7 @@ class Asking:
         fixed = constant(info, list(known_to_vary))
         all_ = changes_of(
             self._base,
-            verification.input_names,
+            verification.checker.input_names,
             verification.traits.structures,
             info["names"],
             fixed,

@@ -83,31 +83,6 @@ class Verification:
         self.small: Small | None = None
         self.tried: dict[families.Shape, bool] = {}  # other shapes, and whether it is right there
 
-    @property
-    def input_names(self) -> list[str]:
-        """The arguments of forward."""
-        return self.checker.input_names
-
-    @property
-    def inputs(self) -> list[torch.Tensor]:
-        """The inputs of a call as the reference draws them, without content."""
-        return self.oracle.inputs
-
-    @property
-    def outputs(self) -> list[torch.Tensor]:
-        """The outputs of a call as the reference's, without content."""
-        return self.oracle.outputs
-
-    @property
-    def output_tree(self) -> Any:
-        """What the outputs are part of."""
-        return self.oracle.output_tree
-
-    @property
-    def aliases(self) -> list[int]:
-        """Of each output the input whose memory it is in, -1 where it is in none."""
-        return self.oracle.aliases
-
     def prepare(self, state: list[torch.Tensor] | None = None) -> None:
         """Draws inputs and weights, unless they are given, and has the first expected outputs
         computed: all that needs no candidate.
@@ -353,23 +328,3 @@ class Verification:
         return secret_draws.Job(
             BASE, self.calibration.families[BASE.name], self.draws[0].tree, inputs
         )
-
-    def check_call(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-    ) -> str | None:
-        """Returns one sentence where a timed call, on other inputs than ours, is wrong.
-
-        The reference must have this evaluation's weights.
-        """
-        return timed_calls.check_call(self, inputs, outputs)
-
-    def check_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
-        """Returns one sentence where a timed call on inputs of ``varied`` is wrong."""
-        return timed_calls.check_varied(self, i, outputs)
-
-    def right_again(self, candidate: CandidateClient, job: secret_draws.Job) -> bool:
-        """Whether another process of a candidate is right on this, time after time.
-
-        The reference must have this evaluation's weights.
-        """
-        return timed_calls.right_again(self, candidate, job)

@@ -811,7 +811,7 @@ def test_custom_code_that_only_a_graph_calls(
         ),
         verification=types.SimpleNamespace(
             report=types.SimpleNamespace(evidence=evidence),
-            inputs=[torch.ones(4)],
+            oracle=types.SimpleNamespace(inputs=[torch.ones(4)]),
         ),
     )
     if says:
@@ -1131,8 +1131,9 @@ def test_the_floor_of_what_mostly_reads(reading: float, written: int, ms: float)
     request["ceilings"] = {"memory_gbs": 100.0, "read_gbs": reading}
     request["task"] |= {"least_bytes": 80 * 10**6, "operations": 0}
     outputs = [torch.empty(written * 10**6 // 4, device="meta")]
-    evaluator: Any = types.SimpleNamespace(inputs=[], outputs=outputs)
-    roofline = figures.Roofline.of(Request.from_json(request), NOTHING, evaluator)
+    oracle = types.SimpleNamespace(inputs=[], outputs=outputs)
+    verified: Any = types.SimpleNamespace(oracle=oracle)
+    roofline = figures.Roofline.of(Request.from_json(request), NOTHING, verified)
     assert roofline.floor().ms == pytest.approx(ms)
 
 

@@ -24,6 +24,7 @@ from kwharness.referee.program import Program
 from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
 from kwharness.verify import calibrate, check_output, secret_draws, verify
+from kwharness.verify import timed_calls as checks
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.oracle import Oracle
 from kwharness.verify.verify import Verification
@@ -114,7 +115,7 @@ def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
         tree, inputs = e.verification.draws[0].get()
         for _ in range(2):  # the reference's blocks are large enough
             e.verification.oracle.expect(tree, inputs)
-        assert e.verification.check_call(inputs, [torch.zeros(64, 256)])
+        assert checks.check_call(e.verification, inputs, [torch.zeros(64, 256)])
     assert met == [True, True]
 
 
@@ -150,8 +151,8 @@ def test_a_draw_of_its_own_condition_is_judged_by_it(evaluator: Evaluator) -> No
         honest = ((x[:, 0] + x[:, 1]) + x[:, 1] * 2) - x[:, 1] * 3
         assert torch.equal((x[:, 0] + x[:, 1] * 3) - x[:, 1] * 3, x[:, 0])
         assert not torch.allclose(honest, x[:, 0], atol=1e-2)
-        assert e.verification.check_call([x], [honest]) is None
-        assert e.verification.check_call([x], [x[:, 0] + 20])
+        assert checks.check_call(e.verification, [x], [honest]) is None
+        assert checks.check_call(e.verification, [x], [x[:, 0] + 20])
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_timed_calls_that_agree_with_eager_cost_no_forward(
     def judged(self: Verification, inputs: object, outputs: object) -> None:
         asked.append(1)
 
-    monkeypatch.setattr(Verification, "check_call", judged)
+    monkeypatch.setattr(checks, "check_call", judged)
     with prepared(evaluator, TIES) as e:
         inputs, right = calls_with_ties()
         assert TimedCalls(e).check(inputs, [t.clone() for t in right], right) is None
