@@ -31,7 +31,7 @@ from kwharness.referee import evaluation
 from kwharness.referee import main as referee
 from kwharness.referee.context import Context
 from kwharness.referee.processes import Processes
-from kwharness.referee.warm_pool import Kept
+from kwharness.referee.warm_pool import WarmPool
 from kwharness.verify import calibrate
 
 # A referee on two cores has one thread: what it compares, three processes compute.
@@ -209,9 +209,9 @@ def busy(notes: Iterable[str]) -> bool:
     return bool(DISTURBED.search(" ".join(notes)))
 
 
-def processes_of(server: Any, request: dict[str, Any], kept: Kept | None = None) -> Processes:
+def processes_of(server: Any, request: dict[str, Any], warm: WarmPool | None = None) -> Processes:
     """Returns the processes of an evaluation that nobody runs."""
-    return Processes(Context(server, Request.from_json(request), kept=kept))
+    return Processes(Context(server, Request.from_json(request), warm=warm))
 
 
 def evaluate(server: Any, request: dict[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class ReferenceClient(client.Client):
         super().__init__(worker, device)
         self.timeout = timeout
         self.key = ""  # processes of the same key are alike
-        self.kept = False  # it has served an evaluation before
+        self.warm = False  # it has served an evaluation before
         self.info: dict[str, Any] = {}
         self.seed = CONSTRUCTION_SEED  # under which it is constructed
         self.breaks: list[str] = []  # weights that are moved as it is constructed

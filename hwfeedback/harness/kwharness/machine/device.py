@@ -108,7 +108,7 @@ class Device(ABC):
         """Returns how much memory holds nothing."""
 
     @abstractmethod
-    def spare_bytes(self) -> int:
+    def pool_bytes(self) -> int:
         """Returns how much of its memory what is drawn for timed calls may take."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class Cpu(Device):
     def unused_bytes(self) -> int:
         return self.room()[0]
 
-    def spare_bytes(self) -> int:
+    def pool_bytes(self) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
 
     def varied_bytes(self, usual: int) -> int:

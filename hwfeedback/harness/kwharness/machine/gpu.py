@@ -77,7 +77,7 @@ class Gpu(Device):
         """Nobody has it, or this process has it for later."""
         return self.free_bytes() + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
-    def spare_bytes(self) -> int:
+    def pool_bytes(self) -> int:
         return self.free_bytes() // 4
 
     def varied_bytes(self, usual: int) -> int:

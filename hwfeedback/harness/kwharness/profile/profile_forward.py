@@ -89,7 +89,7 @@ class Profiler:
         fds: Sequence[int],
         capability: int,
         *,
-        spares: WarmProcesses | None = None,
+        warm: WarmProcesses | None = None,
         full: bool = False,
         products: bool = True,
     ) -> None:
@@ -98,7 +98,7 @@ class Profiler:
         """
         self._server, self._device, self._fds = server, device, fds
         self._config, self._limits = config, limits
-        self._spares = spares
+        self._warm = warm
         self._program = toolchain.ncu()
         self._named = ncu.selection(capability, products=full or products)
         self._full = full
@@ -122,9 +122,9 @@ class Profiler:
         """Has processes started that the next profiles are taken in, of whatever task that is asked
         the same.
         """
-        if self._spares is not None and self._program and not self._rests():
+        if self._warm is not None and self._program and not self._rests():
             for key in self.keys:
-                self._spares.begin(key, self._start)
+                self._warm.begin(key, self._start)
 
     def _rests(self) -> bool:
         """Whether ncu did not start too often, not long ago."""
@@ -136,8 +136,8 @@ class Profiler:
         which take it a second each, unless one has. It has met nobody, and waits then. Nothing is
         said of what fails: the profile's own process will say it.
         """
-        if self._spares is not None and self._program:
-            self._spares.prepare(self._begin_ahead, self.keys, self._fds)
+        if self._warm is not None and self._program:
+            self._warm.prepare(self._begin_ahead, self.keys, self._fds)
 
     def _begin_ahead(self, served: Served) -> Served:
         try:
@@ -271,12 +271,12 @@ class Profiler:
         return failed.names if isinstance(failed, UnknownMetrics) else ()
 
     def _tried(self, subject: Subject) -> Seen:
-        spare = None
-        if self._spares is not None:
-            while (spare := self._spares.take(*self.keys)) is not None and ended(spare):
-                spare.kill()
+        taken = None
+        if self._warm is not None:
+            while (taken := self._warm.take(*self.keys)) is not None and ended(taken):
+                taken.kill()
         try:
-            served = spare or self._start()
+            served = taken or self._start()
         except (SandboxError, ProtocolError) as e:
             raise NoProfile(f"ncu's sandbox cannot be had: {e}", passing=True) from e
         client = CandidateClient(served, subject.forward_s, self._device)

@@ -18,7 +18,7 @@ from kwharness.machine.health import Ill
 from kwharness.process import sandbox
 from kwharness.referee import memory
 from kwharness.referee.costs import Costs
-from kwharness.referee.warm_pool import Batch, Compiled, Kept
+from kwharness.referee.warm_pool import Batch, Compiled, WarmPool
 from kwharness.torch_compile import inductor
 
 Progress = Callable[[str, str], None]
@@ -70,16 +70,16 @@ class Context:
         request: Request,
         fds: Sequence[int] = (),
         asker: Asker = NOBODY,
-        kept: Kept | None = None,
+        warm: WarmPool | None = None,
     ) -> None:
         self.server = server
         self.request = request
         self.fds = list(fds)
         self.asker = asker
         self.in_company = self.had_company  # whether others have the device, too, at the moment
-        self.kept = kept
-        self.batch: Batch | None = kept.batch(request.order.batch) if kept is not None else None
-        self.compiled = kept.compiled if kept is not None else Compiled()
+        self.warm = warm
+        self.batch: Batch | None = warm.batch(request.order.batch) if warm is not None else None
+        self.compiled = warm.compiled if warm is not None else Compiled()
         self.device = device_of(request.workplace)
         self.memory = memory.of(self.device, request.task.least_bytes)
         self.costs = Costs()

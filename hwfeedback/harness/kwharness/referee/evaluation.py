@@ -40,7 +40,7 @@ from kwharness.referee.program import Program
 from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
 from kwharness.referee.verifying import Verifying
-from kwharness.referee.warm_pool import Kept
+from kwharness.referee.warm_pool import WarmPool
 from kwharness.task import inspect_task
 from kwharness.verify import calibrate_family
 
@@ -206,8 +206,8 @@ class Evaluation:
         if v.status:
             self.facts.begin()
         self.facts.add(v)
-        if self.reference is not None and v.status and context.kept is not None:
-            context.kept.give(self.reference)
+        if self.reference is not None and v.status and context.warm is not None:
+            context.warm.give(self.reference)
         elif self.reference is not None:
             self.reference.kill()
 
@@ -282,10 +282,10 @@ def evaluate(
     request: Request,
     fds: Sequence[int] = (),
     asker: Asker = NOBODY,
-    kept: Kept | None = None,
+    warm: WarmPool | None = None,
 ) -> Answer:
-    """Evaluates a candidate. ``kept`` is used, and filled again. Raises Infrastructure, and Ill."""
-    first = Evaluation(Context(server, request, fds, asker, kept))
+    """Evaluates a candidate. ``warm`` is used, and filled again. Raises Infrastructure, and Ill."""
+    first = Evaluation(Context(server, request, fds, asker, warm))
     context = first.context
     try:
         return first.run()
@@ -297,7 +297,7 @@ def evaluate(
             evidence = f"judged again by itself: while others had the device, too, {e}"
     context.be_alone()
     asker = replace(asker, alone=None)
-    again = Evaluation(Context(server, context.request, context.fds, asker, kept), company=False)
+    again = Evaluation(Context(server, context.request, context.fds, asker, warm), company=False)
     again.verdict.evidence.append(evidence)
     return again.run()
 

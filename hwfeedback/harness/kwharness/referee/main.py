@@ -46,7 +46,7 @@ class Referee:
     def __init__(self, channel: Channel, server: Any) -> None:
         self.channel = channel
         self.server = server
-        self._kept = warm_pool.Kept()
+        self._warm = warm_pool.WarmPool()
         self._id: Any = None
         self._sending = threading.Lock()
 
@@ -54,9 +54,9 @@ class Referee:
         """Serves until Go is gone."""
         while True:
             try:
-                msg, fds = self.channel.recv(KEPT_S if self._kept else None)
+                msg, fds = self.channel.recv(KEPT_S if self._warm else None)
             except Timeout:
-                self._kept.close()
+                self._warm.close()
                 continue
             except Closed:
                 return
@@ -95,7 +95,7 @@ class Referee:
 
     def _left(self) -> None:
         """Its user has gone: what nobody can ask for any more is given back."""
-        self._kept.batch("")
+        self._warm.batch("")
         gc.collect()
         allocator.release()
         if torch.cuda.is_initialized():
@@ -167,7 +167,7 @@ class Referee:
     def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         from kwharness.timing import ceilings
 
-        self._kept.close()
+        self._warm.close()
         place = Workplace.from_json(msg)
         if place.gpu is not None:
             from kwharness.timing import ceilings_cuda
@@ -180,11 +180,11 @@ class Referee:
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         request = Request.from_json(msg)
         torch.set_num_threads(max(1, request.workplace.threads // 3))
-        self._kept.batch(request.order.batch)  # another's is in the way
+        self._warm.batch(request.order.batch)  # another's is in the way
         devices.tidy(context.device_of(request.workplace))
         alone = functools.partial(self._alone, fds) if request.order.shares else None
         asker = context.Asker(self.progress, self.learned, alone)
-        return evaluation.evaluate(self.server, request, fds, asker, self._kept).to_json()
+        return evaluation.evaluate(self.server, request, fds, asker, self._warm).to_json()
 
     def _alone(self, fds: list[int]) -> tuple[list[int], dict[str, Any] | None]:
         """Gives up a share of the device, which is these descriptors, and waits until Go has all of
@@ -202,7 +202,7 @@ class Referee:
         return fds, msg.get("baselines")
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        self._kept.close()
+        self._warm.close()
         request = Request.from_json({"candidate": {"source": ""}, **msg})
         asker = context.Asker(self.progress, self.learned)
         return evaluation.baselines(self.server, request, fds, asker)

@@ -22,7 +22,7 @@ from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.model.state import NOTHING, Carried
 from kwharness.referee import faults
 from kwharness.referee.context import Context
-from kwharness.referee.warm_pool import KEPT_BYTES
+from kwharness.referee.warm_pool import WARM_BYTES
 from kwharness.torch_compile import inductor
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.initial_weights import Shared
@@ -60,21 +60,21 @@ class Processes:
         self, *, compiles: bool, timeout: float = LOAD_S, timed: bool = False
     ) -> ReferenceClient:
         """Returns a worker with the reference loaded: a new one, or one that was kept."""
-        context, kept = self.context, self.context.kept
+        context, pool = self.context, self.context.warm
         # While a candidate is verified three processes compute at once; with more threads than
         # cores they would wait for each other in barriers most of the time.
         threads = context.threads if timed else max(1, context.threads // 3)
         config = self._reference_config(threads, compiles)
         key = ""
-        if kept is not None and not (compiles or timed):
+        if pool is not None and not (compiles or timed):
             alike = [config, context.task.source, context.eval_mode, context.memory.one_by_one]
             key = json.dumps(alike, sort_keys=True)
-        waits = kept.take(key) if kept is not None and key else None
+        waits = pool.take(key) if pool is not None and key else None
         if waits is not None:
             with suppress(WorkerGone):  # it has ended since
                 return self._loaded(waits, threads, timeout)
-        if timed and not compiles and kept is not None:
-            warm = kept.spares.take(self.eager_key())
+        if timed and not compiles and pool is not None:
+            warm = pool.processes.take(self.eager_key())
             if warm is not None:
                 with suppress(WorkerGone):
                     warm.hold(context.fds)
@@ -104,7 +104,7 @@ class Processes:
         self.references.append(client)
         try:
             with context.costs.part("worker"):
-                if client.kept:
+                if client.warm:
                     client.hold(context.fds)
                 client.load(
                     context.task.source,
@@ -177,8 +177,8 @@ class Processes:
     def _take_warm(self, poison: bool) -> Any:
         """Returns one that the evaluation before has started, or a new one."""
         context = self.context
-        if context.kept is not None:
-            worker = context.kept.spares.take(self._empty_key(poison))
+        if context.warm is not None:
+            worker = context.warm.processes.take(self._empty_key(poison))
             if worker is not None:
                 with suppress(ProtocolError):  # it has ended since
                     _hold(worker, context.fds)
@@ -194,9 +194,9 @@ class Processes:
 
     def keep_warm(self) -> None:
         """Has those ended that were started ahead for something else."""
-        if self.context.kept is not None:
+        if self.context.warm is not None:
             keys = {self.eager_key(), self._empty_key(True), self._empty_key(False)}
-            self.context.kept.spares.keep(keys)
+            self.context.warm.processes.keep(keys)
 
     def begin_next(self, *, sentinel: bool) -> None:
         """Has the processes started in which the next candidate will run, of whatever task, and
@@ -209,15 +209,15 @@ class Processes:
             and context.goes_on
             and not context.compilers_disturb()
         )
-        if context.kept is None or not shares:
+        if context.warm is None or not shares:
             return
-        spares = context.kept.spares
+        processes = context.warm.processes
         for poison in (True, False) if context.times else (True,):
             start = functools.partial(self.empty, poison, ())
-            spares.begin(self._empty_key(poison), start, context.fds)
-        small = sum(t.numel() * t.element_size() for t in self.made.state) <= KEPT_BYTES
+            processes.begin(self._empty_key(poison), start, context.fds)
+        small = sum(t.numel() * t.element_size() for t in self.made.state) <= WARM_BYTES
         if sentinel and context.times and small:
-            spares.begin(self.eager_key(), self._eager_ahead, context.fds)
+            processes.begin(self.eager_key(), self._eager_ahead, context.fds)
 
     def be_alone(self, reference: ReferenceClient) -> None:
         """Ends the phase in which others have the device, too. What has met the candidate has
@@ -247,8 +247,8 @@ class Processes:
                 c.worker.wait(10)
         for empty in list(self._ahead.values()):
             empty.result()
-        if self.context.kept is not None:
-            self.context.kept.spares.wait()
+        if self.context.warm is not None:
+            self.context.warm.processes.wait()
 
     def at_rest(self, more: Iterable[Any]) -> bool:
         """Whether all have ended that met the candidate, with ``more``, so that the device may be

@@ -18,9 +18,9 @@ def wait_for_prepared(context: Context) -> None:
     """Waits until no process begins in which a profile will be taken. Nothing may be timed before,
     nor a clock looked at.
     """
-    if context.kept is not None:
+    if context.warm is not None:
         with context.costs.part("profile"):
-            context.kept.profilers.wait_for_prepared()
+            context.warm.profilers.wait_for_prepared()
 
 
 class Profiles:
@@ -35,18 +35,18 @@ class Profiles:
         It touches no GPU.
         """
         context = self.context
-        kept = context.kept.profilers if context.kept is not None else None
+        warm = context.warm.profilers if context.warm is not None else None
         wants = context.request.timed.profile and context.device.profiled and context.times
         if not wants or context.level != "quick":
-            if kept is not None:
-                kept.keep(())
+            if warm is not None:
+                warm.keep(())
             return
         if context.in_company:
             return
         if self.profiler is None:
             self.profiler = self._new()
-        if kept is not None and context.goes_on and not context.compilers_disturb():
-            kept.keep(self.profiler.keys)
+        if warm is not None and context.goes_on and not context.compilers_disturb():
+            warm.keep(self.profiler.keys)
             self.profiler.ahead()
 
     def _new(self) -> profile_forward.Profiler:
@@ -59,7 +59,7 @@ class Profiles:
             context.limits(),
             context.fds,
             10 * major + minor,
-            spares=context.kept.profilers if context.kept is not None else None,
+            warm=context.warm.profilers if context.warm is not None else None,
             full=context.request.timed.profile == ncu.FULL,
             products=trace.multiplies(context.task.operators),
         )

@@ -21,7 +21,7 @@ from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.timing.timing import Timing
 
 DRAIN_S = 1.0  # what a reference that is to be kept may still be at work
-KEPT_BYTES = 1 << 30  # that a process may hold which waits for the next evaluation
+WARM_BYTES = 1 << 30  # that a process may hold which waits for the next evaluation
 SENTINEL_S = 10.0  # a sentinel is that of whoever is timed within
 
 
@@ -97,7 +97,7 @@ class Compiled:
             self._close = weakref.finalize(self, os.close, fd)
 
 
-class Kept:
+class WarmPool:
     """The reference's process that an evaluation ended with, the batch that it was of, and what was
     started for the next one.
 
@@ -108,14 +108,14 @@ class Kept:
     def __init__(self) -> None:
         self._client: ReferenceClient | None = None
         self._batch: Batch | None = None
-        self.spares = WarmProcesses()
+        self.processes = WarmProcesses()
         # Under a profiler: they take seconds to start and until they are prepared nothing of the
         # GPU, so that nobody who is timed waits for more than that.
         self.profilers = WarmProcesses()
         self.compiled = Compiled()  # a few megabytes, for as long as no other task comes
 
     def __bool__(self) -> bool:
-        waits = bool(self.spares) or bool(self.profilers)
+        waits = bool(self.processes) or bool(self.profilers)
         return self._client is not None or self._batch is not None or waits
 
     def batch(self, name: str) -> Batch | None:
@@ -138,11 +138,11 @@ class Kept:
     def give(self, client: ReferenceClient) -> None:
         """Keeps it, unless it holds or does too much. It does not hold the device any more."""
         self._kill()
-        if client.key and client.holds() <= KEPT_BYTES:
+        if client.key and client.holds() <= WARM_BYTES:
             with suppress(WorkerFailure):
                 client.drain(DRAIN_S)
                 client.hold(())
-                client.kept = True
+                client.warm = True
                 self._client = client
                 return
         client.kill()
@@ -155,5 +155,5 @@ class Kept:
     def close(self) -> None:
         self._kill()
         self.batch("")
-        self.spares.close()
+        self.processes.close()
         self.profilers.close()

@@ -163,7 +163,7 @@ class Runner:
         if isinstance(pool, Redrawn):
             total = min(total, REDRAWN[self.level])
         else:
-            room = min(self.budget.pool_bytes, self.device.spare_bytes())
+            room = min(self.budget.pool_bytes, self.device.pool_bytes())
             total = min(total, room // pool.slots.bytes)
         return max(total, 4)
 

@@ -133,7 +133,7 @@ def ahead(
     """
     fake('"$@"\n' + WRITES)
     spares = WarmProcesses()
-    p = profiler(server, spares=spares)
+    p = profiler(server, warm=spares)
     p.ahead()
     spares.wait()
     fake("exit 1\n")
@@ -170,7 +170,7 @@ def test_one_whose_context_is_made_is_there_for_the_next(
 ) -> None:
     p, spares = ahead
     p.begin()
-    later = profiler(server, spares=spares)
+    later = profiler(server, warm=spares)
     later.begin()
     spares.wait_for_prepared()
     assert later.profile(subject())["tool"] == "ncu"
@@ -185,7 +185,7 @@ def test_who_has_not_started_is_not_waited_for(
     os.mkfifo(go)
     fake(f'read _ <{go}; "$@"\n' + WRITES)
     spares = WarmProcesses()
-    p = profiler(server, spares=spares)
+    p = profiler(server, warm=spares)
     p.begin()  # nothing was started
     p.ahead()
     p.begin()
@@ -266,7 +266,7 @@ def test_one_that_hangs_at_its_start_is_waited_for_once(
     monkeypatch.setattr(profile_forward, "START_S", 4.0)
     fake("sleep 1000\n")
     spares = WarmProcesses()
-    p = profiler(server, spares=spares)
+    p = profiler(server, warm=spares)
     monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
     p.ahead()
     found = p.profile(subject())

@@ -551,7 +551,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
         evaluator.known[SCALED] |= answer["learned"]
         verdicts.append(answer["verdict"])
         if i == 2:
-            batch = evaluator.referee._kept._batch
+            batch = evaluator.referee._warm._batch
             assert batch is not None and batch.timed is not None
             monkeypatch.setattr(context.Context, "compilers_disturb", disturb)
         if i == 3:  # what was read of it, as far as it was: the text that Go would ask about
@@ -577,8 +577,8 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     assert other["status"] == "correct", other["reason"]
     # Nothing of the batch outlives it, and nobody has the device.
     evaluator.verdict(SCALED, NATIVE, built=True)
-    assert evaluator.referee._kept._batch is None
-    evaluator.referee._kept.close()
+    assert evaluator.referee._warm._batch is None
+    evaluator.referee._warm.close()
     os.close(theirs)
     assert select.select([ours], [], [], 120)[0] and os.read(ours, 1) == b""
     os.close(ours)
@@ -615,7 +615,7 @@ def test_who_is_judged_by_the_seed_shares_no_weights(
     assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     last = verdicts[-1]["timing"]
     assert not last["marked"] or busy(last["notes"]), last["notes"]
-    evaluator.referee._kept.close()
+    evaluator.referee._warm.close()
 
 
 @pytest.mark.alone
@@ -634,7 +634,7 @@ def test_processes_are_started_for_the_next_candidate(
 
     monkeypatch.setattr(window_session.Session, "__init__", noted)
     more = {"built": True, "time": True, "want_baselines": ["eager"]}
-    spares = evaluator.referee._kept.spares
+    spares = evaluator.referee._warm.processes
 
     def pids() -> set[int]:
         spares.wait()
@@ -651,7 +651,7 @@ def test_processes_are_started_for_the_next_candidate(
     assert evaluator.referee.evaluate(request, [theirs])["verdict"]["status"] == "correct"
     ahead = pids()
     assert len(ahead) == 3 and not ahead & set(timed)
-    evaluator.referee._kept.take(
+    evaluator.referee._warm.take(
         ""
     )  # the reference's process, which lets go of the device when kept
     os.close(theirs)
@@ -676,7 +676,7 @@ def test_processes_are_started_for_the_next_candidate(
     v = evaluator.verdict(SOFTMAX, same, time=True, want_baselines=["eager"])
     assert v["status"] == "correct", v["reason"]
     assert eager_of.wait(120) is not None, "eager of another task was kept"
-    evaluator.referee._kept.close()
+    evaluator.referee._warm.close()
     assert not spares
 
 
@@ -763,7 +763,7 @@ def test_a_references_process_serves_the_next_candidate(evaluator: Evaluator) ->
     def judged(source: str, candidate: str) -> int:
         v = evaluator.verdict(source, candidate)
         assert v["status"] == "correct", v["reason"]
-        return evaluator.referee._kept._client.pid
+        return evaluator.referee._warm._client.pid
 
     first = judged(packs, model_new(body, AFFINE_INIT))
     assert judged(packs, model_new(body, AFFINE_INIT)) == first
@@ -780,10 +780,10 @@ def test_a_references_process_serves_the_next_candidate(evaluator: Evaluator) ->
     for _ in range(2):
         assert evaluator.referee.evaluate(dict(request), [theirs])["verdict"]["status"] == "correct"
     os.close(theirs)
-    assert evaluator.referee._kept
+    assert evaluator.referee._warm
     assert select.select([ours], [], [], 120)[0] and os.read(ours, 1) == b""
     os.close(ours)
-    evaluator.referee._kept.close()
+    evaluator.referee._warm.close()
 
 
 @pytest.mark.parametrize(
@@ -1026,7 +1026,7 @@ def test_a_referee_that_its_user_left(
     """It forgets what nobody can ask for any more, and what may be installed otherwise since."""
     old, theirs = Channel.pair()
     alone = referee.Referee(Channel(theirs), None)
-    batch = weakref.ref(alone._kept.batch("its own"))
+    batch = weakref.ref(alone._warm.batch("its own"))
     serving = threading.Thread(target=alone.serve)
     serving.start()
     monkeypatch.setenv("PATH", str(tmp_path))

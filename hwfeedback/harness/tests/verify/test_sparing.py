@@ -38,7 +38,7 @@ from kwharness.referee.faults import Infrastructure, NoRoom
 from kwharness.referee.opponents import Opponents
 from kwharness.referee.program import Program
 from kwharness.referee.trial import Trial
-from kwharness.referee.warm_pool import Kept
+from kwharness.referee.warm_pool import WarmPool
 from kwharness.task.invalid import Invalid
 from kwharness.timing import process_use, window_base, window_session
 from kwharness.timing.baselines import BaselineFailed
@@ -247,7 +247,7 @@ def test_a_task_that_does_not_fit(evaluator: Evaluator, monkeypatch: pytest.Monk
 
 
 def reference(
-    evaluator: Evaluator, kept: Kept | None = None, source: str = SMALL
+    evaluator: Evaluator, kept: WarmPool | None = None, source: str = SMALL
 ) -> ReferenceClient:
     request = evaluator.request(source, "", "quick", {})
     return processes_of(evaluator.server, request, kept).reference(compiles=False)
@@ -257,7 +257,7 @@ def test_answers_are_not_written_over(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even by a process that has answered when there was memory enough."""
-    kept = Kept()
+    kept = WarmPool()
     with monkeypatch.context() as m:
         m.setattr(device, "PEAK", 0)
         client = reference(evaluator, kept)
