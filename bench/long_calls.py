@@ -35,9 +35,9 @@ AHEAD = 2_000_000  # cycles, in which the host asks for the call
 
 def other(channel: Connection, gib: float) -> None:
     """A process with a context, which does what it is told."""
-    from kwharness.machine import device
+    from kwharness.machine.gpu import gpu as this_gpu
 
-    gpu = device.gpu()
+    gpu = this_gpu()
     word = torch.zeros(16, dtype=torch.int32, device=gpu.torch)
     aside, turn = gpu.driver.stream(), 0
     gpu.synchronize()
@@ -107,9 +107,9 @@ def compilers(folder: str) -> subprocess.Popen[str]:
 
 
 def shared(size: int) -> torch.Tensor:
-    from kwharness.machine import device
+    from kwharness.machine.gpu import gpu as this_gpu
 
-    block = device.gpu().create(size)
+    block = this_gpu().create(size)
     floats = block.bytes().view(torch.float32)
     block.close()  # the memory stays as long as there are views
     return floats
