@@ -25,7 +25,6 @@ from kwharness.build.build_process import (
     compiler_of,
     problem_if_dead,
     recorded,
-    warm,
 )
 from kwharness.build.form import (
     LOAD_INLINE,
@@ -251,15 +250,6 @@ def with_facts(
     told = {k["name"]: k for k in known}
     both = [{**told.pop(k["name"], {}), **k} for k in kernels]
     return [*both, *(k for k in known if k["name"] in told)][: reports.DIAGNOSTICS]
-
-
-def warm_extension(
-    server: ForkServer, cache_dir: str, flags: Sequence[str], mode: str = "strict"
-) -> bool:
-    """Precompiles our torch/extension.h for these flags of load_inline. Returns whether it is there
-    afterwards.
-    """
-    return warm(server, object_cache.light_header(cache_dir), flags, mode, cuda=False)
 
 
 def _add_made(result: dict[str, Any], text: str, made: Sequence[Made]) -> None:

@@ -17,8 +17,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import kernelwright
 from kwharness.build import compilers, headers, reports, torch_headers
@@ -226,17 +226,24 @@ def path_in(cache_dir: str, folder: str, name: str) -> str:
     return os.path.join(place, name)
 
 
-def replace_file(path: str, data: bytes) -> None:
+@contextlib.contextmanager
+def _whole(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file that is there once all of it is written."""
     fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
     try:
         with os.fdopen(fd, "wb") as f:
-            f.write(data)
+            yield f
         os.chmod(temporary, 0o644)
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def replace_file(path: str, data: bytes) -> None:
+    with _whole(path) as f:
+        f.write(data)
 
 
 def _read(fd: int, offset: int) -> bytes:
@@ -251,23 +258,14 @@ def copy_into(fd: int, path: str, limit: int) -> str:
     """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise Failed("build_failed", "what was built is no file")
-    digest = hashlib.sha256()
-    out, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-    try:
-        with os.fdopen(out, "wb") as f:
-            offset = 0
-            while piece := _read(fd, offset):
-                offset += len(piece)
-                if offset > limit:
-                    raise Failed("build_failed", f"the built object is larger than {limit} bytes")
-                digest.update(piece)
-                f.write(piece)
-        os.chmod(temporary, 0o644)
-        os.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    digest, offset = hashlib.sha256(), 0
+    with _whole(path) as f:
+        while piece := _read(fd, offset):
+            offset += len(piece)
+            if offset > limit:
+                raise Failed("build_failed", f"the built object is larger than {limit} bytes")
+            digest.update(piece)
+            f.write(piece)
     return digest.hexdigest()
 
 

@@ -256,7 +256,8 @@ def test_load_inline(server, tmp_path):
 @pytest.mark.slow
 def test_load_inline_with_a_precompiled_header(server, tmp_path):
     start = time.monotonic()
-    assert builder_client.warm_extension(server, str(tmp_path), ["-O1"], "weak")
+    header = object_cache.light_header(str(tmp_path))
+    assert build_process.warm(server, header, ["-O1"], "weak", cuda=False)
     warmed = time.monotonic()
     built = build(server, INLINE, tmp_path)
     print(f"\nheader {warmed - start:.1f} s, then load_inline {time.monotonic() - warmed:.1f} s")
