@@ -38,7 +38,6 @@ from kwharness.clients.errors import (
     sentence,
 )
 from kwharness.clients.workshop import Failed, Made, Workshop, sources_of
-from kwharness.machine import device as devices
 from kwharness.machine import toolchain
 from kwharness.process import policy
 from kwharness.process.fork_client import ForkServer, Worker
@@ -97,8 +96,7 @@ def build(
     forbids: bool = False,
     keeps: bool = True,
 ) -> dict[str, Any]:
-    """Builds what a candidate asks for when it is imported, or finds it built. Never raises for the
-    candidate's faults.
+    """Builds what a candidate asks for when it is imported, or finds it built.
 
     ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA. ``trial``:
     whether a candidate of which something fails is imported, so that it is known at once where it
@@ -111,13 +109,12 @@ def build(
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
     ``normalised_hash``, ``language``, ``called`` (languages of its kernels that compile when they
     are called), ``missing``, and where it was built just now ``made`` (for ``workshop``). Raises
-    toolchain.Missing, policy.SandboxError and ProtocolError for what is the machine's fault.
+    for the machine's faults alone: toolchain.Missing, policy.SandboxError and ProtocolError.
     """
     start = time.monotonic()
     text = candidate["source"]
-    record_path = object_cache.path_in(
-        cache_dir, "builds", object_cache.build_key(text, device, arch, forbids) + ".json"
-    )
+    key = object_cache.build_key(text, device, arch, forbids)
+    record_path = object_cache.path_in(cache_dir, "builds", key + ".json")
     if (known := object_cache.kept_build(record_path)) is not None:
         known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
         return known
@@ -130,7 +127,9 @@ def build(
     try:
         if warm:
             shop.begin()
-        runs = _Runs(forbids, _warm_inductor(cache_dir, text, device, forbids), trial == EARLY)
+        compiles = trial != EARLY and not forbids and inductor.compiles(text)
+        config = _torch_config(cache_dir, device) if compiles else {}
+        runs = _Runs(forbids, config, trial == EARLY)
         bad = _build_ahead(server, text, mode, result, shop, runs)
         if trial not in (NO_TRIAL, EARLY) and (bad or shop.failures):
             _try(server, text, mode, arch, shop, trial, runs)
@@ -276,9 +275,10 @@ class _Runs(NamedTuple):
     early: bool = False  # it does not
 
 
-def _warm_inductor(cache_dir: str, text: str, device: str, forbids: bool) -> dict[str, Any]:
-    if forbids or not inductor.compiles(text):
-        return {}
+def _torch_config(cache_dir: str, device: str) -> dict[str, Any]:
+    """Returns what a process has in which torch.compile may be at work."""
+    from kwharness.machine import device as devices  # which needs torch: EARLY may have none
+
     kind = devices.class_of(device.partition(":")[0])
     folder = inductor.warm(cache_dir) if kind.warm_inductor else ""
     return {"preimport": ["compile"]} | ({"inductor_cache": folder} if folder else {})

@@ -122,7 +122,7 @@ class _Reader:
         texts = isinstance(told["source"], str) and isinstance(told["name"], str)
         if not texts or not _LABEL.fullmatch(told["name"]) or isinstance(told["flags"], str):
             raise _Unknown
-        if told["language"] not in forms.LANGUAGES:
+        if told["language"] not in forms.SOURCES:
             raise _Unknown
         return told
 

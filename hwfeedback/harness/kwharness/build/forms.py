@@ -10,14 +10,14 @@ from typing import Any
 from kwharness.build import compiler_flags, form_extension, form_native, reports
 from kwharness.build.form import Form, Report, Request, Way
 from kwharness.clients.workshop import Failed
-from kwharness.torch_compile.called_languages import LANGUAGES
+from kwharness.torch_compile import called_languages
 
 # The first one that a text uses is its form.
 FORMS = (
     form_native.FORM,
     form_extension.INLINE,
     form_extension.WORK_FOLDER,
-    *(Form(language.kind, module=language.module) for language in LANGUAGES),
+    *(Form(language.kind, module=language.module) for language in called_languages.LANGUAGES),
 )
 NONE = "none"  # the form of a text that uses none
 KINDS = tuple(dict.fromkeys(f.kind for f in FORMS))
