@@ -105,11 +105,12 @@ func scripts(t *testing.T, dir string, env []string) {
 				return soak.Long(), nil
 			case "weekly":
 				return !soak.Daily(), nil
-			case "first", "second", "third": // of three days
-				return soak.Turn(t, slices.Index([]string{"first", "second", "third"}, name), 3), nil
-			default:
+			}
+			var k, days int
+			if n, err := fmt.Sscanf(name, "turn:%d/%d", &k, &days); n != 2 || err != nil {
 				return false, fmt.Errorf("no condition %q", name)
 			}
+			return soak.Turn(t, k, days), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedoperator": seedOperator, "seedtasks": seedTasks, "seedslower": seedSlower, "seedbench": seedBench, "hold": hold, "lease": lease, "sql": runSQL, "alone": alone,

@@ -83,8 +83,8 @@ func (s *trainingServer) post(path string, body any) (int, episodes.Answer) {
 // Episodes with real verdicts, over real HTTP: their rewards, a server that is killed
 // while some are open, and one that is told to stop.
 func TestTrainServe(t *testing.T) {
-	if !soak.Turn(t, 0, 3) {
-		t.Skip("it has its turn every third day: package episodes has its service every day")
+	if !soak.Turn(t, 1, 6) {
+		t.Skip("it has its turn every sixth day: package episodes has its service every day")
 	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -157,6 +158,7 @@ func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Eva
 	o := r.options(show.stage)
 	o.CustomCode, o.Baselines, o.StrictInputs = "any", []string{"eager", "compile"}, false
 	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
+	o.AtOnce = max(o.AtOnce, min(mostAdmitted, runtime.GOMAXPROCS(0)))
 	es, err := r.evaluators(a.ctx, o)
 	if err != nil {
 		return tasks.Maker{}, nil, err
@@ -170,9 +172,26 @@ func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Eva
 		if o.Profile != "" && e.Device().Kind != kernelwright.CPUDevice {
 			h = e // eager's profile comes with the times of a candidate
 		}
-		maker.Hardware = append(maker.Hardware, bounded{h, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
+		d := admitter{bounded{h, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}}
+		maker.Hardware = append(maker.Hardware, slices.Repeat([]tasks.Hardware{d}, o.AtOnce)...)
 	}
 	return maker, es, nil
+}
+
+// mostAdmitted is how many tasks are compiled and verified side by side on a device: each has a
+// PyTorch of its own in memory. They are timed one after the other.
+const mostAdmitted = 8
+
+// admitter evaluates candidates of different tasks at once, each as a batch of its own.
+type admitter struct{ bounded }
+
+// Evaluate implements tasks.Hardware.
+func (h admitter) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (v kernelwright.Verdict, err error) {
+	err = h.EvaluateBatch(ctx, t, []kernelwright.Candidate{c}, l, func(_ int, found kernelwright.Verdict) error {
+		v = found
+		return nil
+	})
+	return v, err
 }
 
 // writer names the language model that writes tasks, "" where none does.

@@ -107,8 +107,8 @@ func (l listening) follow(after string, last func(kind string, data map[string]a
 // A file is sent to a daemon, its run is followed to the end and read. The daemon is
 // killed; the next one goes on with what it told, and with what was sent.
 func TestADaemonIsFollowed(t *testing.T) {
-	if !soak.Turn(t, 2, 3) {
-		t.Skip("it has its turn every third day, as TestKills has")
+	if !soak.Turn(t, 4, 6) {
+		t.Skip("it has its turn every sixth day, as TestKills has")
 	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")

@@ -21,8 +21,8 @@ import (
 // that was recorded is lost, changes or is done again, and nothing is left behind.
 // TestKills does the same to the daemon.
 func TestKillsOfCommands(t *testing.T) {
-	if !soak.Turn(t, 2, 3) {
-		t.Skip("it has its turn every third day, as TestKills and TestTrainServe have")
+	if !soak.Turn(t, 5, 6) {
+		t.Skip("it has its turn every sixth day, as TestKills and TestTrainServe have")
 	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")

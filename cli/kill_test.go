@@ -33,8 +33,8 @@ import (
 // result, what was recorded stays as it was and is not done again, and nothing
 // is left behind.
 func TestKills(t *testing.T) {
-	if !soak.Turn(t, 1, 3) {
-		t.Skip("it has its turn every third day, as TestKillsOfCommands and TestTrainServe have")
+	if !soak.Turn(t, 2, 6) {
+		t.Skip("it has its turn every sixth day, as TestKillsOfCommands and TestTrainServe have")
 	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")

@@ -126,7 +126,7 @@ func shown(t *testing.T, language string) string {
 // A model works with the real compiler and the real evaluator, and what it made
 // is certified.
 func TestReactOnTheRealHardware(t *testing.T) {
-	soak.Weekly(t) // a model's run with the real evaluator is made every third day (cli/testdata/python/models.txtar)
+	soak.Weekly(t) // a model's run with the real evaluator is made every sixth day (cli/testdata/python/models.txtar)
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("skipped: KERNELWRIGHT_TEST_PYTHON names no interpreter with PyTorch")

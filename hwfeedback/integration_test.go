@@ -44,10 +44,10 @@ func real(t *testing.T, data string, cache Cache) *Evaluator {
 	return e
 }
 
-// baselinesToday are those that are measured: every third day all of them, which compile for
+// baselinesToday are those that are measured: every sixth day all of them, which compile for
 // long, and every day one that is compiled.
 func baselinesToday(t *testing.T) []string {
-	if soak.Turn(t, 2, 3) {
+	if soak.Turn(t, 2, 6) {
 		return Baselines
 	}
 	return Baselines[:2]

@@ -424,7 +424,7 @@ func realPython(t *testing.T) *environment {
 // The disk fills up while a real environment is made on it: venv or pip says so
 // in its own way, and what is there is not taken for an environment.
 func TestDiskFillsUpUnderPip(t *testing.T) {
-	soak.Weekly(t) // a real pip fails without a network every third day, and what one says of a full disk is read in TestEnvironmentFailures
+	soak.Weekly(t) // a real pip fails without a network every sixth day, and what one says of a full disk is read in TestEnvironmentFailures
 	e := realPython(t)
 	if err := unix.Mount("tmpfs", e.dataDir, "tmpfs", 0, "size=4m,mode=0755"); err != nil {
 		t.Skipf("no small disk can be mounted here: %v", err)
@@ -449,8 +449,8 @@ func TestDiskFillsUpUnderPip(t *testing.T) {
 // Without a network pip fails in many words, of which one sentence is made. An
 // environment whose making was killed is made from the start.
 func TestNoNetworkForPip(t *testing.T) {
-	if !soak.Turn(t, 0, 3) {
-		t.Skip("it has its turn every third day: what pip says without a network is read in TestEnvironmentFailures every day")
+	if !soak.Turn(t, 0, 6) {
+		t.Skip("it has its turn every sixth day: what pip says without a network is read in TestEnvironmentFailures every day")
 	}
 	e := realPython(t)
 	t.Setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple") // nobody listens at discard

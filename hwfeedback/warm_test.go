@@ -52,8 +52,8 @@ func isThere(t *testing.T, pid int) {
 }
 
 func TestServerIsKeptWarm(t *testing.T) {
-	if !soak.Turn(t, 1, 3) {
-		t.Skip("it has its turn every third day: the scripts of cli keep servers warm every day")
+	if !soak.Turn(t, 3, 6) {
+		t.Skip("it has its turn every sixth day: the scripts of cli keep servers warm every day")
 	}
 	// A folder whose path no socket's address could hold.
 	data := filepath.Join(t.TempDir(), strings.Repeat("long", 40))

@@ -203,7 +203,7 @@ func TestSalvageAroundDamage(t *testing.T) {
 		seeds = 100
 	}
 	for seed := range seeds {
-		if seed < 2 && !soak.Turn(t, int(seed), 3) {
+		if seed < 2 && !soak.Turn(t, 3*int(seed), 6) {
 			continue // of these two each page that cannot be read is asked for row by row
 		}
 		rng := rand.New(rand.NewPCG(seed, 0))

@@ -314,7 +314,7 @@ func TestSingleBytesOfTheFile(t *testing.T) {
 	path := everything(t, 20)
 	whole := must(os.ReadFile(path))(t)
 	before := dump(t, path)
-	tries := 40
+	tries := 15
 	if soak.Long() {
 		tries = 5000
 	}

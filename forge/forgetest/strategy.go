@@ -116,15 +116,16 @@ func (s suite) everyPoint(t *testing.T) {
 	s.crashes(t, settings, kernelwright.StopDeclined)
 }
 
-// One crash at each call that a run makes, in turn; every day at each fourth.
+// One crash at each call that a run makes; every day at each eighth, in turn.
 func (s suite) crashes(t *testing.T, settings forge.Settings, stop kernelwright.StopReason) {
 	t.Helper()
 	first, want := s.whole(t, settings, stop)
-	step := 1
+	at, step := 1, 1
 	if soak.Daily() {
-		step = 4
+		step = 8
+		at += soak.Day(t) % step
 	}
-	for at := 1; at <= first.calls; at += step {
+	for ; at <= first.calls; at += step {
 		w := newWorld(first.seed)
 		w.crashAt = at
 		if _, err := s.run(t.Context(), t, w, settings); !errors.Is(err, errCrash) {

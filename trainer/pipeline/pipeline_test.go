@@ -18,9 +18,12 @@ import (
 
 // Nights of real programs and real verdicts, in a process that is killed and goes on,
 // again and again: no result of a stage is lost or made twice, no policy is half promoted,
-// and the last pipeline ends in the bits of one that nobody disturbed. Every day it is
+// and the last pipeline ends in the bits of one that nobody disturbed. In the shortest form it is
 // killed once, within a step of PPO; in the long form wherever that falls.
 func TestNightsThatAreKilled(t *testing.T) {
+	if !soak.Turn(t, 0, 3) {
+		t.Skip("it has its turn every third day: the programs of the stages are killed in turn with it")
+	}
 	t.Parallel()
 	needs(t)
 	folder, seen := newFolder(t), newSeen()

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict as spread
 
 from rl.errors import BadInput
 from rl.lease import Lease
@@ -26,7 +25,6 @@ from rl.policy import unwrapped
 from rl.settings import Machine
 
 T = TypeVar("T")
-WHOLE = spread.StateDictOptions(full_state_dict=True)
 # How long a process may go on when another one has ended: all may be about to end.
 GRACE_S = 5.0
 
@@ -208,21 +206,29 @@ class World:
 
     def model_state(self, module: nn.Module) -> dict[str, Tensor] | None:
         """Returns the whole weights where they are spread, else None."""
-        return spread.get_model_state_dict(module, options=WHOLE) if self.spreads else None
+        if not self.spreads:
+            return None
+        from rl import spread
+
+        return spread.model_state(module)
 
     def optimiser_state(
         self, module: nn.Module, optimiser: torch.optim.Optimizer
     ) -> dict[str, Any]:
         """Returns the whole state of an optimiser."""
-        if self.spreads:
-            return dict(spread.get_optimizer_state_dict(module, optimiser, options=WHOLE))
-        return optimiser.state_dict()
+        if not self.spreads:
+            return optimiser.state_dict()
+        from rl import spread
+
+        return spread.optimiser_state(module, optimiser)
 
     def load_optimiser(
         self, module: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any]
     ) -> None:
         """Puts back what optimiser_state returned."""
-        if self.spreads:
-            spread.set_optimizer_state_dict(module, optimiser, state, options=WHOLE)
-        else:
+        if not self.spreads:
             optimiser.load_state_dict(state)
+            return
+        from rl import spread
+
+        spread.load_optimiser(module, optimiser, state)

@@ -696,6 +696,8 @@ def test_an_exploit_is_stopped(
 
 STRANGER = """import torch
 
+torch.cuda._sleep(20_000_000)
+torch.cuda.synchronize()
 print(flush=True)
 while True:
     torch.cuda._sleep(20_000_000)
@@ -715,8 +717,7 @@ def test_a_stranger_on_the_gpu_convicts_nobody(
             command = [sys.executable, "-c", STRANGER]
             strangers.append(subprocess.Popen(command, stdout=subprocess.PIPE))
             assert strangers[0].stdout is not None
-            strangers[0].stdout.readline()
-            time.sleep(1)  # its context is there
+            assert strangers[0].stdout.readline(), "it has ended"
         return real(*args, **more)
 
     monkeypatch.setattr(CandidateVisits, "visit", with_a_stranger)
