@@ -40,6 +40,8 @@ GO_MODULES = (
 # left out. A stream of events does not end.
 UNFIT = "positive_data_acceptance,negative_data_rejection"
 LEFT_OUT = ("--exclude-checks", UNFIT, "--exclude-path", "/api/v1/events")
+# A row of calls has up to six of them, each with a verdict of its own: few rows are many requests.
+ROWS = 40
 READY_S = 1800.0  # until devices take runs: the daemon may have to wait for the CPU
 
 
@@ -167,7 +169,9 @@ def fuzz(folder: pathlib.Path, daemon: Daemon, programs: pathlib.Path, requests:
         words = ("-u", daemon.url, "-c", "all", *token, *LEFT_OUT, "--seed", str(seed))
         how = ("--continue-on-failure", "--request-timeout", "60", "--no-color")
         most = ("-n", str(max(20, requests // 20)))  # of each operation
-        run(programs / "schemathesis", "run", "openapi.json", *words, *how, *most, cwd=folder)
+        first = (*most, "--phases", "examples,coverage,fuzzing")
+        for of in (first, ("-n", str(ROWS), "--phases", "stateful")):
+            run(programs / "schemathesis", "run", "openapi.json", *words, *how, *of, cwd=folder)
         seed += 1
     print(f"schemathesis: {done} requests, each answered as the document says", flush=True)
 
