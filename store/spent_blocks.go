@@ -1,12 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -21,23 +22,23 @@ const kindSpent = "spent"
 // spentDays is how many days a block has.
 const spentDays = 8
 
-// taskSum is what was spent on a task. Its runs are lists of numbers, as uvarints of
-// differences; a run may stand in several.
-type taskSum struct {
-	kernelwright.Spend
-	runs [][]byte
+// taskSums is what was spent, by name of a task.
+type taskSums map[string]*kernelwright.Spend
+
+func (t taskSums) add(name []byte, spend *kernelwright.Spend) {
+	of := t[string(name)]
+	if of == nil {
+		of = &kernelwright.Spend{}
+		t[string(name)] = of
+	}
+	*of = of.Add(*spend)
 }
 
-type taskSums map[string]*taskSum
-
-func (t taskSums) add(name string, spend kernelwright.Spend, runs []byte) {
-	of := t[name]
-	if of == nil {
-		of = &taskSum{}
-		t[name] = of
-	}
-	of.Spend = of.Add(spend)
-	of.runs = append(of.runs, runs)
+// taskRun is what was spent in a run, in days that are no whole block.
+type taskRun struct {
+	name  []byte
+	run   uint64
+	spend kernelwright.Spend
 }
 
 // SpendingByTask returns what was spent on each name of a task since a time, the most
@@ -49,75 +50,87 @@ func (s *Store) SpendingByTask(ctx context.Context, sinceMS int64, limit int) ([
 	}
 	from := max(nextDay(sinceMS)/dayMS, oldest)
 	first, end := (from+spentDays-1)/spentDays, until/spentDays
-	sums := taskSums{}
 	if first >= end {
 		first, end = 0, 0
-	} else if err := s.spentBlocks(ctx, sums, first, end); err != nil {
+	}
+	blocks, err := s.spentBlocks(ctx, first, end)
+	if err != nil {
 		return nil, err
 	}
 	const live = ` UNION ALL SELECT task_name, run, ` + spendColumns + ` FROM charges JOIN runs ON runs.id = charges.run WHERE `
-	err := s.spentIn(ctx, sums, ` WHERE day >= ?2 / 86400000 AND NOT (day >= ?3 AND day < ?4)`+live+`ended >= max(?1, `+summedUntil+`) GROUP BY 1, 2
+	rest, err := s.spentIn(ctx, ` WHERE day >= ?2 / 86400000 AND NOT (day >= ?3 AND day < ?4)`+live+`ended >= max(?1, `+summedUntil+`) GROUP BY 1, 2
 		`+live+`ended >= ?1 AND ended < min(?2, `+summedUntil+`) GROUP BY 1, 2`, sinceMS, nextDay(sinceMS), first*spentDays, end*spentDays)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]TaskSpending, 0, len(sums))
-	for name, of := range sums {
-		all = append(all, TaskSpending{TaskName: name, Spend: of.Spend})
+	sums := taskSums{}
+	for _, block := range blocks {
+		readSpent(block, func(name []byte, spend *kernelwright.Spend, _ []byte) { sums.add(name, spend) })
 	}
-	slices.SortFunc(all, func(a, b TaskSpending) int {
-		return cmp.Or(cmp.Compare(b.USD, a.USD), cmp.Compare(b.TokensIn+b.TokensOut, a.TokensIn+a.TokensOut), cmp.Compare(a.TaskName, b.TaskName))
+	for i := range rest {
+		sums.add(rest[i].name, &rest[i].spend)
+	}
+	all := make([]string, 0, len(sums))
+	for name := range sums {
+		all = append(all, name)
+	}
+	slices.SortFunc(all, func(a, b string) int {
+		x, y := sums[a], sums[b]
+		return cmp.Or(cmp.Compare(y.USD, x.USD), cmp.Compare(y.TokensIn+y.TokensOut, x.TokensIn+x.TokensOut), cmp.Compare(a, b))
 	})
 	all = all[:min(len(all), limit)]
-	for i := range all {
-		if all[i].Runs, err = sums[all[i].TaskName].distinct(); err != nil {
-			return nil, err
-		}
+	runs := map[string]map[uint64]bool{}
+	for _, name := range all {
+		runs[name] = map[uint64]bool{}
 	}
-	return all, nil
-}
-
-// distinct counts the runs.
-func (t *taskSum) distinct() (int64, error) {
-	seen := map[uint64]bool{}
-	for _, list := range t.runs {
-		for run := uint64(0); len(list) > 0; {
-			apart, n := binary.Uvarint(list)
-			if n <= 0 {
-				return 0, errSpent
+	for _, block := range blocks {
+		readSpent(block, func(name []byte, _ *kernelwright.Spend, list []byte) {
+			if of := runs[string(name)]; of != nil {
+				eachRun(list, of)
 			}
-			run, list = run+apart, list[n:]
-			seen[run] = true
+		})
+	}
+	for _, r := range rest {
+		if of := runs[string(r.name)]; of != nil {
+			of[r.run] = true
 		}
 	}
-	return int64(len(seen)), nil
+	found := make([]TaskSpending, len(all))
+	for i, name := range all {
+		found[i] = TaskSpending{TaskName: name, Runs: int64(len(runs[name])), Spend: *sums[name]}
+	}
+	return found, nil
 }
 
-// spentIn adds the sums by run that a condition on charge_runs gives.
-func (s *Store) spentIn(ctx context.Context, sums taskSums, where string, args ...any) error {
+// eachRun adds the runs of a list: uvarints of differences.
+func eachRun(list []byte, to map[uint64]bool) {
+	for run := uint64(0); len(list) > 0; {
+		apart, n := binary.Uvarint(list)
+		if n <= 0 {
+			return
+		}
+		run, list = run+apart, list[n:]
+		to[run] = true
+	}
+}
+
+// spentIn returns the sums by run that a condition on charge_runs gives.
+func (s *Store) spentIn(ctx context.Context, where string, args ...any) ([]taskRun, error) {
 	rows, err := s.read.QueryContext(ctx, `SELECT task_name, run, `+spendNames+` FROM charge_runs`+where, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var name string
-		var run uint64
-		var spend kernelwright.Spend
-		if err := rows.Scan(append([]any{&name, &run}, spendInto(&spend)...)...); err != nil {
-			return err
-		}
-		sums.add(name, spend, binary.AppendUvarint(nil, run))
-	}
-	return rows.Err()
+	return scanAll(rows, func(r *sql.Rows) (of taskRun, err error) {
+		return of, r.Scan(append([]any{&of.name, &of.run}, spendInto(&of.spend)...)...)
+	})
 }
 
-// spentBlocks adds what was spent in blocks of days. One that is not kept, or that is of
+// spentBlocks returns what was spent in blocks of days. One that is not kept, or that is of
 // other sums than those of its days, is summed and kept.
-func (s *Store) spentBlocks(ctx context.Context, sums taskSums, first, end int64) error {
+func (s *Store) spentBlocks(ctx context.Context, first, end int64) (blocks [][]byte, err error) {
 	marks, err := s.spentMarks(ctx, first, end)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for block := first; block < end; block++ {
 		mark, some := marks[block]
@@ -127,25 +140,23 @@ func (s *Store) spentBlocks(ctx context.Context, sums taskSums, first, end int64
 		key := strconv.FormatInt(block, 10)
 		kept, found, err := s.Get(ctx, kindSpent, key)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if found && readSpent(kept, mark, sums.add) == nil {
-			continue
+		rows, ofIt := bytes.CutPrefix(kept, []byte(mark))
+		if !found || !ofIt || !readSpent(rows, func([]byte, *kernelwright.Spend, []byte) {}) {
+			own, err := s.spentIn(ctx, ` WHERE day >= ?1 AND day < ?2 ORDER BY task_name, run`, block*spentDays, (block+1)*spentDays)
+			if err != nil {
+				return nil, err
+			}
+			rows = writeSpent(own)
+			err = s.Put(ctx, kindSpent, key, append([]byte(mark), rows...))
+			if trouble := Trouble(err); err != nil && (trouble == nil || errors.Is(trouble, ErrDamaged)) {
+				return nil, err // without room, or where it is only read, it is summed again
+			}
 		}
-		own := taskSums{}
-		if err := s.spentIn(ctx, own, ` WHERE day >= ?1 AND day < ?2 ORDER BY run`, block*spentDays, (block+1)*spentDays); err != nil {
-			return err
-		}
-		text := writeSpent(own, mark)
-		err = s.Put(ctx, kindSpent, key, text)
-		if trouble := Trouble(err); err != nil && (trouble == nil || errors.Is(trouble, ErrDamaged)) {
-			return err // without room, or where it is only read, it is summed again
-		}
-		if err := readSpent(text, mark, sums.add); err != nil {
-			return err
-		}
+		blocks = append(blocks, rows)
 	}
-	return nil
+	return blocks, nil
 }
 
 // spentMarks returns by block what tells its sums from others.
@@ -163,55 +174,49 @@ func (s *Store) spentMarks(ctx context.Context, first, end int64) (map[int64]str
 		if err := rows.Scan(append([]any{&block, &n}, spendInto(&spend)...)...); err != nil {
 			return nil, err
 		}
-		marks[block] = fmt.Sprint(n, spend)
+		marks[block] = fmt.Sprintln(n, spend)
 	}
 	return marks, rows.Err()
 }
 
-var errSpent = errors.New("sums of what was spent are not as they were written")
-
-func appendText(b []byte, text string) []byte {
+func appendText(b, text []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// writeSpent writes sums: the mark, and for each task its name, its figures and its runs.
-func writeSpent(sums taskSums, mark string) []byte {
-	b := appendText(nil, mark)
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		of := sums[name]
+// writeSpent writes sums of runs, sorted by task: for each its name, its figures and its
+// runs. The last byte says that nothing is cut off.
+func writeSpent(rows []taskRun) (b []byte) {
+	for len(rows) > 0 {
+		name, spend, runs, last := rows[0].name, kernelwright.Spend{}, []byte(nil), uint64(0)
+		for len(rows) > 0 && bytes.Equal(rows[0].name, name) {
+			if spend = spend.Add(rows[0].spend); rows[0].run != last {
+				runs, last = binary.AppendUvarint(runs, rows[0].run-last), rows[0].run
+			}
+			rows = rows[1:]
+		}
 		b = appendText(b, name)
-		for _, figure := range spendInto(&of.Spend) {
+		for _, figure := range spendInto(&spend) {
 			switch v := figure.(type) {
 			case *float64:
 				b = binary.LittleEndian.AppendUint64(b, math.Float64bits(*v))
 			case *int64:
 				b = binary.AppendVarint(b, *v)
-			case *int:
-				b = binary.AppendVarint(b, int64(*v))
 			}
 		}
-		var runs []byte
-		last := uint64(0)
-		for _, list := range of.runs { // in their order, each of one run
-			run, _ := binary.Uvarint(list)
-			if run != last {
-				runs, last = binary.AppendUvarint(runs, run-last), run
-			}
-		}
-		b = appendText(b, string(runs))
+		b = appendText(b, runs)
 	}
-	return b
+	return append(b, 0)
 }
 
 // spentReader reads what writeSpent wrote.
 type spentReader struct {
 	left []byte
-	err  error
+	bad  bool
 }
 
 func (r *spentReader) bytes(n uint64) []byte {
-	if r.err != nil || n > uint64(len(r.left)) {
-		r.err = errSpent
+	if r.bad || n > uint64(len(r.left)) {
+		r.bad = true
 		return nil
 	}
 	var taken []byte
@@ -222,7 +227,7 @@ func (r *spentReader) bytes(n uint64) []byte {
 func (r *spentReader) text() []byte {
 	size, n := binary.Uvarint(r.left)
 	if n <= 0 {
-		r.err = errSpent
+		r.bad = true
 		return nil
 	}
 	r.left = r.left[n:]
@@ -232,28 +237,21 @@ func (r *spentReader) text() []byte {
 func (r *spentReader) number() int64 {
 	v, n := binary.Varint(r.left)
 	if n <= 0 {
-		r.err = errSpent
+		r.bad = true
 		return 0
 	}
 	r.left = r.left[n:]
 	return v
 }
 
-// readSpent gives the sums of a block, unless they are of another mark.
-func readSpent(text []byte, mark string, add func(name string, spend kernelwright.Spend, runs []byte)) error {
-	r := &spentReader{left: text}
-	if string(r.text()) != mark {
-		return errSpent
-	}
-	type row struct {
-		name  string
-		spend kernelwright.Spend
-		runs  []byte
-	}
-	var all []row
-	for len(r.left) > 0 && r.err == nil {
-		of := row{name: string(r.text())}
-		for _, figure := range spendInto(&of.spend) {
+// readSpent sees the sums of a block, and reports whether they are as they were written.
+// What see is given is good until it returns.
+func readSpent(rows []byte, see func(name []byte, spend *kernelwright.Spend, runs []byte)) bool {
+	r, spend := &spentReader{left: rows}, kernelwright.Spend{}
+	figures := spendInto(&spend)
+	for len(r.left) > 1 {
+		name := r.text()
+		for _, figure := range figures {
 			switch v := figure.(type) {
 			case *float64:
 				if b := r.bytes(8); b != nil {
@@ -261,20 +259,15 @@ func readSpent(text []byte, mark string, add func(name string, spend kernelwrigh
 				}
 			case *int64:
 				*v = r.number()
-			case *int:
-				*v = int(r.number())
 			}
 		}
-		of.runs = r.text()
-		all = append(all, of)
+		runs := r.text()
+		if r.bad {
+			return false
+		}
+		see(name, &spend, runs)
 	}
-	if r.err != nil {
-		return r.err
-	}
-	for _, of := range all {
-		add(of.name, of.spend, of.runs)
-	}
-	return nil
+	return len(r.left) == 1 && r.left[0] == 0
 }
 
 // forgetSpent drops the sums by task: a task has another name.
