@@ -43,6 +43,9 @@ LLC = 32 << 20
 # Whether every evaluation has a share of the device, and all of it when it is timed, as of several
 # that are at once.
 SHARES = os.environ.get("KERNELWRIGHT_TEST_SHARES", "") == "1"
+# The share by which a baseline has to be beaten where that is all that is asked, as in training; 0:
+# how much is asked.
+MILESTONE = float(os.environ.get("KERNELWRIGHT_TEST_MILESTONE") or 0)
 OLD_S = 7 * 86_400.0  # after which objects of another harness are removed
 UNBUILT = {
     "build": {"seconds": 0.0, "cached": False, "form": "none"},
@@ -308,6 +311,7 @@ class Evaluator:
             "cache_dir": self.cache,
             # How exactly a certificate knows is no matter for tests; figures come of a GPU.
             "certify_s": 30.0 if self.place else 1.0,
+            "milestone": MILESTONE,
             "specs": {} if self.place else {"l3_bytes": LLC},
             **self.place,
             **more,
