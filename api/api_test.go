@@ -146,7 +146,7 @@ var examples = map[string]string{
 	"/api/v1/runs/{run}": "/api/v1/runs/1", "/api/v1/runs/{run}/rounds": "/api/v1/runs/1/rounds", "/api/v1/runs/{run}/rounds/{round}": "/api/v1/runs/1/rounds/2",
 	"/api/v1/runs/{run}/metrics": "/api/v1/runs/1/metrics", "/api/v1/kernels/{sha256}": "/api/v1/kernels/" + kernelwright.HashText(exported),
 	"/api/v1/tasks/{fingerprint}": "/api/v1/tasks/" + fingerprint, "/api/v1/texts/{sha256}": "/api/v1/texts/" + kernelwright.HashText("class ModelNew: 1\n"),
-	"/api/v1/benches/{id}": "/api/v1/benches/1", "/api/v1/audits/{id}/pairs": "/api/v1/audits/1/pairs", "/api/v1/pipelines/{id}/stages": "/api/v1/pipelines/1/stages",
+	"/api/v1/benches/{id}": "/api/v1/benches/1", "/api/v1/audits/{id}/pairs": "/api/v1/audits/1/pairs", "/api/v1/audits/{id}/pairs/{index}": "/api/v1/audits/1/pairs/0", "/api/v1/pipelines/{id}/stages": "/api/v1/pipelines/1/stages",
 }
 
 type document struct {
@@ -298,7 +298,7 @@ func TestBadParameters(t *testing.T) {
 		{"/api/v1/runs/0", 400, "path.run"}, {"/api/v1/runs/-1", 400, "path.run"}, {"/api/v1/runs/x", 400, "path.run"}, {"/api/v1/runs/99999999999999999999", 400, "path.run"},
 		{"/api/v1/runs/77", 404, "run 77"}, {"/api/v1/runs/77/rounds", 404, "no run 77"}, {"/api/v1/runs/1/rounds/9", 404, "round 9"}, {"/api/v1/runs/1/rounds/-1", 400, "path.round"},
 		{"/api/v1/texts/..%2f..%2fetc", 400, "path.sha256"}, {"/api/v1/texts/" + strings.Repeat("0", 64), 404, "not in the history"}, {"/api/v1/kernels/abc", 400, "path.sha256"},
-		{"/api/v1/tasks/none", 404, "not in the history"}, {"/api/v1/benches/5", 404, "bench 5"}, {"/api/v1/audits/5/pairs", 404, "audit 5"}, {"/api/v1/pipelines/5/stages", 404, "pipeline 5"},
+		{"/api/v1/tasks/none", 404, "not in the history"}, {"/api/v1/benches/5", 404, "bench 5"}, {"/api/v1/audits/5/pairs", 404, "audit 5"}, {"/api/v1/audits/1/pairs/99", 404, "pair 99 of audit 1"}, {"/api/v1/audits/1/pairs/-1", 400, "path.index"}, {"/api/v1/pipelines/5/stages", 404, "pipeline 5"},
 		{"/api/v1/verdicts?language=cobol", 400, "query.language"}, {"/api/v1/lessons?operators=softmax&cursor=" + cursor(place{1, 1}), 400, "one page"},
 		{"/api/v1/nothing", 404, "there is no GET"}, {"/nothing", 404, "there is no GET"}, {"/readyz", 503, "no device"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/report"
 )
 
 type benchPage struct {
@@ -14,6 +15,12 @@ type benchPage struct {
 type auditRow struct {
 	kernelwright.Audit
 	Pairs int `json:"pairs"`
+}
+
+// auditedPair is a pair of an audit in a list.
+type auditedPair struct {
+	Index int `json:"index" doc:"In the set, from 0."`
+	report.AuditRow
 }
 
 // Number is of routes of what has one.
@@ -51,10 +58,10 @@ func (a *API) benches() {
 		}
 		return page(in.Paged, rows, func(r auditRow) int64 { return r.ID }, err)
 	})
-	get(a, "/api/v1/audits/{id}/pairs", "List the pairs of an audit, with their verdicts.", func(ctx context.Context, in *struct {
+	get(a, "/api/v1/audits/{id}/pairs", "List the pairs of an audit, claimed against measured: a line of audit --json each.", func(ctx context.Context, in *struct {
 		Number
 		Paged
-	}) (*answer[list[kernelwright.AuditPair]], error) {
+	}) (*answer[list[auditedPair]], error) {
 		if _, err := a.o.Store.Audit(ctx, in.ID); err != nil {
 			return nil, err
 		}
@@ -63,11 +70,18 @@ func (a *API) benches() {
 			return nil, err
 		}
 		from = max(from, 0)
-		var found []kernelwright.AuditPair
+		var found []auditedPair
 		err := a.o.Store.AuditPairsFrom(ctx, in.ID, from, in.Limit+1, func(p kernelwright.AuditPair) error {
-			found = append(found, p)
+			found = append(found, auditedPair{p.Index, report.NewAuditRow(p)})
 			return ctx.Err()
 		})
-		return page(in.Paged, found, func(kernelwright.AuditPair) int { return from + in.Limit }, err)
+		return page(in.Paged, found, func(auditedPair) int { return from + in.Limit }, err)
+	})
+	get(a, "/api/v1/audits/{id}/pairs/{index}", "A pair of an audit, with its whole verdict.", func(ctx context.Context, in *struct {
+		Number
+		Index int `path:"index" minimum:"0" doc:"Of the pair in the set, from 0."`
+	}) (*answer[kernelwright.AuditPair], error) {
+		p, err := a.o.Store.AuditPair(ctx, in.ID, in.Index)
+		return say(p, err)
 	})
 }

@@ -15,10 +15,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Highlighting a page starts the clock of its patterns, which ends by itself within two
-// seconds.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
+	goleak.VerifyTestMain(m)
 }
 
 // testWait bounds what should happen at once; a test that reaches it fails.

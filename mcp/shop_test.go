@@ -20,10 +20,8 @@ import (
 	"github.com/kernelwright/kernelwright/task"
 )
 
-// Highlighting a page starts the clock of its patterns, which ends by itself within two
-// seconds.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
+	goleak.VerifyTestMain(m)
 }
 
 // shop is a Workshop that evaluates by what a text says, over a real record.

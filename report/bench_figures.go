@@ -35,6 +35,15 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *Number) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*n = Number(math.NaN())
+		return nil
+	}
+	return json.Unmarshal(text, (*float64)(n))
+}
+
 // BenchFigures is what a bench came to, over the runs that have ended. Intervals
 // are of 95 %, over the references.
 type BenchFigures struct {

@@ -378,6 +378,36 @@ func TestGoldenReportOfABench(t *testing.T) {
 	}
 }
 
+// A bench that was kept as JSON with its figures makes the same page.
+func TestFiguresThatWereKeptMakeTheSamePage(t *testing.T) {
+	type both struct {
+		Bench   Bench
+		Figures BenchFigures
+	}
+	empty := aBench()
+	empty.Runs = nil // all that is then unknown is null
+	for _, b := range []Bench{aBench(), empty} {
+		fresh := both{b, Figures(b)}
+		text, err := json.Marshal(fresh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kept both
+		if err := json.Unmarshal(text, &kept); err != nil {
+			t.Fatal(err)
+		}
+		var pages [2]bytes.Buffer
+		for i, of := range []both{fresh, kept} {
+			if err := BenchHTML(&pages[i], of.Bench, of.Figures); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if pages[0].String() != pages[1].String() {
+			t.Errorf("%s\nbecame\n%s", pages[0].String(), pages[1].String())
+		}
+	}
+}
+
 // Names of files, of models and what references say of themselves are foreign.
 func TestABenchOfHostileNames(t *testing.T) {
 	const evil = "x</td><script>alert(1)</script>\x1b[2J](http://a) | `b` \u202e"

@@ -2,88 +2,72 @@ package report
 
 import (
 	"html/template"
+	"regexp"
 	"strings"
-	"sync"
-	"time"
-
-	"github.com/alecthomas/chroma/v2"
-	"github.com/alecthomas/chroma/v2/lexers"
 )
 
-// Bounds of highlighting. What is past them is shown as it is.
-const (
-	maxHighlighted = 48 << 10 // bytes
-	highlightTime  = 500 * time.Millisecond
-)
+// maxHighlighted is how many bytes of a source are highlighted; a longer one is shown as it is.
+const maxHighlighted = 48 << 10
 
-// nativeMarks tell C++ and CUDA in a Python string from other text.
-var nativeMarks = []string{"#include", "extern \"C\"", "__global__"}
+// language is how the tokens of a language are told apart. Its pattern has a group for each
+// class of tokens, and none that looks back: it takes time in proportion to the text.
+type language struct {
+	tokens    *regexp.Regexp
+	classes   []string // of the groups of tokens; "word" is a name
+	keywords  map[string]bool
+	types     map[string]bool   // and what else comes with the language
+	functions map[string]bool   // what the name of a function comes after; nil: a type or a name
+	nested    func(string) bool // a string that holds C++; nil: none does
+}
 
-// languages are the lexers of Python and of C++, which reads CUDA as well, with their patterns compiled.
-var languages = sync.OnceValue(func() [2]chroma.Lexer {
-	both := [2]chroma.Lexer{lexers.Get("python"), lexers.Get("c++")}
-	for i, l := range both {
-		if l == nil {
-			continue
-		}
-		both[i] = chroma.Coalesce(l)
-		if next, err := both[i].Tokenise(nil, "int x = 1;"); err == nil {
-			for next() != chroma.EOF {
-				continue
-			}
-		}
+var (
+	pythonCode = &language{
+		tokens: regexp.MustCompile(`(?m)(#[^\n]*)|(^[ \t]*@[\w.]+)|` +
+			`([rRbBuUfF]{0,2}(?:"""(?s:(?:\\.|[^\\])*?)(?:"""|\z)|'''(?s:(?:\\.|[^\\])*?)(?:'''|\z)|"(?:\\(?s:.)|[^"\\\n])*"?|'(?:\\(?s:.)|[^'\\\n])*'?))|` +
+			`(\.?[0-9](?:[eE][+-]|[\w.])*)|([\pL_][\pL\pN_]*)`),
+		classes: []string{"hc", "hf", "hs", "hn", "word"},
+		keywords: wordSet(`and as assert async await break case class continue def del elif else except False finally for from global if import in is lambda
+			match None nonlocal not or pass raise return True try while with yield`),
+		types: wordSet(`abs all any bool bytes callable cls dict divmod enumerate Exception float format frozenset getattr hasattr hash id int isinstance issubclass
+			iter len list map max min next NotImplementedError object open pow print property range repr reversed round RuntimeError self set setattr slice sorted staticmethod str
+			sum super tuple type TypeError ValueError vars zip`),
+		functions: wordSet("def class"),
+		nested:    native,
 	}
-	return both
-})
+	nativeCode = &language{
+		tokens: regexp.MustCompile(`(?m)(//[^\n]*|/\*(?s:.*?)(?:\*/|\z))|(^[ \t]*#(?:\\(?s:.)|[^\\\n])*)|` +
+			`((?:u8|[uUL])?R"\((?s:.*?)(?:\)"|\z)|(?:u8|[uUL])?"(?:\\(?s:.)|[^"\\\n])*"?|'(?:\\(?s:.)|[^'\\\n])*'?)|` +
+			`(\.?[0-9](?:[eEpP][+-]|['\w.])*)|([\pL_][\pL\pN_]*)`),
+		classes: []string{"hc", "hp", "hs", "hn", "word"},
+		keywords: wordSet(`alignas alignof asm auto break case catch class const consteval constexpr const_cast continue decltype default delete do dynamic_cast else
+			enum explicit extern false for friend goto if inline mutable namespace new noexcept nullptr operator private protected public register reinterpret_cast requires return
+			sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef typename union using virtual volatile while`),
+		types: wordSet(`bool char double float int long short signed unsigned void half half2 bfloat16 float2 float4 int2 int4 uint uint2 uint4 dim3 size_t
+			int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t ptrdiff_t`),
+	}
+	// nativeMarks tell C++ and CUDA in a Python string from other text.
+	nativeMarks = []string{"#include", "extern \"C\"", "__global__"}
+)
+
+func wordSet(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, w := range strings.Fields(text) {
+		all[w] = true
+	}
+	return all
+}
 
 // Highlight returns the lines of a candidate as markup, with the code that its Python
 // strings hold as C++ or CUDA. Only its own elements are markup: the text is escaped.
 func Highlight(source string) []template.HTML {
 	source = cut(Clean(source))
-	known := languages()
-	w := &codeWriter{until: time.Now().Add(highlightTime)}
+	w := &codeWriter{}
 	if len(source) <= maxHighlighted {
-		w.tokens(known[0], source, true)
+		w.code(pythonCode, source)
 	} else {
 		w.write("", source)
 	}
 	return w.done()
-}
-
-// codeWriter makes lines of spans.
-type codeWriter struct {
-	until time.Time
-	lines []template.HTML
-	line  strings.Builder
-}
-
-// tokens writes a text by its lexer. A text that takes too long is written as it is from
-// there on: a pattern may go back and forth over what somebody made for that.
-func (w *codeWriter) tokens(lexer chroma.Lexer, text string, nested bool) {
-	rest := text
-	take := func(class, value string) {
-		w.write(class, value)
-		rest = rest[len(value):]
-	}
-	defer func() { w.write("", rest) }()
-	if lexer == nil {
-		return
-	}
-	next, err := lexer.Tokenise(&chroma.TokeniseOptions{State: "root", Nested: true}, text)
-	if err != nil {
-		return
-	}
-	for t := next(); t != chroma.EOF && time.Now().Before(w.until); t = next() {
-		if !strings.HasPrefix(rest, t.Value) {
-			return
-		}
-		if nested && t.Type.InCategory(chroma.Literal) && native(t.Value) {
-			w.tokens(languages()[1], t.Value, false)
-			rest = rest[len(t.Value):]
-			continue
-		}
-		take(codeClass(t), t.Value)
-	}
 }
 
 func native(text string) bool {
@@ -96,6 +80,72 @@ func native(text string) bool {
 		}
 	}
 	return false
+}
+
+// codeWriter makes lines of spans.
+type codeWriter struct {
+	lines []template.HTML
+	line  strings.Builder
+}
+
+// code writes a text in a language.
+func (w *codeWriter) code(l *language, text string) {
+	end, before := 0, "" // of the last token; the name that was just before this one
+	for _, at := range l.tokens.FindAllStringSubmatchIndex(text, -1) {
+		between, token := text[end:at[0]], text[at[0]:at[1]]
+		w.write("", between)
+		end = at[1]
+		group := 1
+		for at[2*group] < 0 {
+			group++
+		}
+		class := l.classes[group-1]
+		switch {
+		case class == "hs" && l.nested != nil && l.nested(token):
+			w.quoted(token)
+		case class == "word":
+			if strings.TrimSpace(between) != "" {
+				before = ""
+			}
+			w.write(l.class(token, before, text[end:]), token)
+		default:
+			w.write(class, token)
+		}
+		if before = ""; class == "word" {
+			before = token
+		}
+	}
+	w.write("", text[end:])
+}
+
+// class is that of a name in a language, by the name before it and by what comes after it.
+func (l *language) class(name, before, after string) string {
+	switch {
+	case l.functions[before]:
+		return "hf"
+	case l.keywords[name], l.functions == nil && strings.HasPrefix(name, "__"): // CUDA's, as __global__
+		return "hk"
+	case l.types[name]:
+		return "ht"
+	case l.functions == nil && before != "" && !l.keywords[before] && strings.HasPrefix(after, "("):
+		return "hf"
+	}
+	return ""
+}
+
+// quoted writes a string that holds C++: its quotes as Python's.
+func (w *codeWriter) quoted(token string) {
+	body := strings.TrimLeft(token, `rRbBuUfF`)
+	quote := body[:1]
+	if strings.HasPrefix(body, strings.Repeat(quote, 3)) {
+		quote = body[:3]
+	}
+	w.write("hs", token[:len(token)-len(body)+len(quote)])
+	inside, closed := strings.CutSuffix(body[len(quote):], quote)
+	w.code(nativeCode, inside)
+	if closed {
+		w.write("hs", quote)
+	}
 }
 
 // write appends a text of one class, which may have several lines.
@@ -129,32 +179,4 @@ func (w *codeWriter) done() []template.HTML {
 		w.end()
 	}
 	return w.lines
-}
-
-// codeClass is the class of a kind of token in style.css; empty for plain text.
-func codeClass(token chroma.Token) string {
-	t := token.Type
-	switch {
-	case t.InCategory(chroma.Name) && strings.HasPrefix(token.Value, "__"): // CUDA's, as __global__
-		return "hk"
-	case t.InCategory(chroma.Comment):
-		if t == chroma.CommentPreproc || t == chroma.CommentPreprocFile {
-			return "hp"
-		}
-		return "hc"
-	case t.InCategory(chroma.Keyword):
-		if t == chroma.KeywordType {
-			return "ht"
-		}
-		return "hk"
-	case t.InSubCategory(chroma.LiteralNumber):
-		return "hn"
-	case t.InCategory(chroma.Literal):
-		return "hs"
-	case t == chroma.NameFunction, t == chroma.NameClass, t == chroma.NameDecorator:
-		return "hf"
-	case t == chroma.NameBuiltin, t == chroma.NameBuiltinPseudo:
-		return "ht"
-	}
-	return ""
 }

@@ -164,8 +164,9 @@ func pageTurns(turns []Turn) []pageTurn {
 func HTML(w io.Writer, d Data) error {
 	p := NewPage(d, func(round int) string { return fmt.Sprintf("#round-%d", round) })
 	talk, beyond := talkByRound(d)
+	code := codeOnce()
 	for i := range p.Rounds {
-		p.Rounds[i] = NewRound(d, p.Rounds[i].Index, p.Rounds[i].After)
+		p.Rounds[i] = newRound(d, p.Rounds[i].Index, p.Rounds[i].After, code)
 		p.Rounds[i].Talk = pageTurns(talk[p.Rounds[i].Index])
 	}
 	for _, index := range beyond {
@@ -263,7 +264,21 @@ func roundFigures(d Data, r kernelwright.Round, kept bool) PageRound {
 
 // NewRound decides what a page says of a round of a run, whose source is compared with
 // that of another round; -1: of none. It is empty where there is no such round.
-func NewRound(d Data, index, since int) PageRound {
+func NewRound(d Data, index, since int) PageRound { return newRound(d, index, since, Highlight) }
+
+// codeOnce is Highlight for the sources of one run: most are asked for twice, as a round's
+// own and as what the next one is compared with.
+func codeOnce() func(source string) []template.HTML {
+	known := map[string][]template.HTML{}
+	return func(source string) []template.HTML {
+		if _, ok := known[source]; !ok {
+			known[source] = Highlight(source)
+		}
+		return known[source]
+	}
+}
+
+func newRound(d Data, index, since int, code func(source string) []template.HTML) PageRound {
 	at := slices.IndexFunc(d.Rounds, func(r kernelwright.Round) bool { return r.Index == index })
 	if at < 0 {
 		return PageRound{Index: index, After: -1, Since: -1}
@@ -274,7 +289,7 @@ func NewRound(d Data, index, since int) PageRound {
 	v := r.Verdict
 	p.Measured, p.Said, p.Origin, p.Reason, p.Hint, p.Evidence = measuredAt(r), saying(r), r.Candidate.Origin, roundReason(r), v.Hint, v.Evidence
 	p.Errors, p.Output, p.Vectorised, p.Missed = v.Build.Errors, v.Output, v.Build.Vectorised, v.Build.Missed
-	p.Source = Highlight(r.Candidate.Source)
+	p.Source = code(r.Candidate.Source)
 	for _, k := range v.Build.Kernels {
 		p.Kernels = append(p.Kernels, Kernel(k))
 	}
@@ -301,7 +316,7 @@ func NewRound(d Data, index, since int) PageRound {
 	}
 	from := d.Rounds[other].Candidate.Source
 	p.Since, p.Same = since, from == r.Candidate.Source
-	p.Diff = highlightDiff(from, r.Candidate.Source, p.Source)
+	p.Diff = highlightDiff(from, r.Candidate.Source, p.Source, code)
 	return p
 }
 
@@ -312,12 +327,12 @@ type codeDiff struct {
 }
 
 // highlightDiff compares two sources; now is the second one's lines as markup.
-func highlightDiff(from, to string, now []template.HTML) []codeDiff {
+func highlightDiff(from, to string, now []template.HTML, code func(source string) []template.HTML) []codeDiff {
 	lines := Diff(Clean(from), Clean(to))
 	if len(lines) == 0 {
 		return nil
 	}
-	was := Highlight(from)
+	was := code(from)
 	out := make([]codeDiff, len(lines))
 	for i, l := range lines {
 		out[i] = codeDiff{l.Op, template.HTML(template.HTMLEscapeString(l.Text))} //nolint:gosec // escaped

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"html"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ func TestHighlightedCodeIsTheSameText(t *testing.T) {
 		"", "\n", "x", "import torch\n\nlib = native(source=r\"\"\"\n#include <cmath>\nextern \"C\" void f(float* x) { /* \" */ }\n\"\"\")\n",
 		"<script>alert(1)</script>\n\"><img src=x onerror=alert(1)>\n'''</pre><i class=\"x\">\n", "\x00\x1b[2J\u202e\xff\r\n\ttab",
 		strings.Repeat("\"\"\"", 999) + strings.Repeat("((((", 999), strings.Repeat("# long\n", 20000),
+		"\"\"\"\n#include <x>\n", "f'\n#include", "rb'''\n__global__ R\"(" + strings.Repeat("R\"(/*", 5000), strings.Repeat("'\\", 9999) + "\\",
 	} {
 		var lines []string
 		for _, l := range Highlight(source) {
@@ -32,9 +35,32 @@ func TestHighlightedCodeIsTheSameText(t *testing.T) {
 			t.Errorf("%.60q became %.200q", source, text)
 		}
 	}
-	code := Highlight("import torch\nlib = native(source=r\"\"\"\n__global__ void f() { return; }\n\"\"\")\n")
-	if !strings.Contains(string(code[0]), `class="hk"`) || !strings.Contains(string(code[2]), `<i class="hk">return</i>`) {
-		t.Errorf("neither Python nor CUDA is highlighted: %q", code)
+}
+
+// Each kind of token has its class, in Python and in the C++ of its strings.
+func TestHighlightedTokens(t *testing.T) {
+	for source, want := range map[string]string{
+		"import torch":                             `[hk import] torch`,
+		"class M(nn.Module):":                      `[hk class] [hf M](nn.Module):`,
+		"  @torch.no_grad()":                       `[hf   @torch.no_grad]()`,
+		"def f(x):  # why":                         `[hk def] [hf f](x):  [hc # why]`,
+		"x = len(y) + 1e-6 - .5 @ a":               `x = [ht len](y) + [hn 1e-6] - [hn .5] @ a`,
+		`s = f"{x}" + 'it\'s' # "`:                 `s = [hs f"{x}"] + [hs 'it\'s'] [hc # "]`,
+		`s = "open`:                                `s = [hs "open]`,
+		"größe = lambda: None":                     `größe = [hk lambda]: [hk None]`,
+		"r'''\n__global__ void f() {}'''":          "[hs r''']\n[hk __global__] [ht void] [hf f]() {}[hs ''']",
+		"r'''\n#include <a> // b\n\"c\" 0x1Fu'''":  "[hs r''']\n[hp #include <a> // b]\n[hs \"c\"] [hn 0x1Fu][hs ''']",
+		"'''\n__global__\n/* a\nb */ return g(1);": "[hs ''']\n[hk __global__]\n[hc /* a]\n[hc b */] [hk return] g([hn 1]);",
+		"'''\nplain void\n'''":                     "[hs ''']\n[hs plain void]\n[hs ''']",
+	} {
+		var lines []string
+		for _, l := range Highlight(source) {
+			lines = append(lines, string(l))
+		}
+		got := regexp.MustCompile(`<i class="(h.)">(.*?)</i>`).ReplaceAllString(strings.Join(lines, "\n"), "[$1 $2]")
+		if got = html.UnescapeString(got); got != want {
+			t.Errorf("%s\n got %s\nwant %s", source, got, want)
+		}
 	}
 }
 

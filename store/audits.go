@@ -116,11 +116,29 @@ func (s *Store) AuditPairs(ctx context.Context, audit int64, see func(kernelwrig
 
 // AuditPairsFrom is AuditPairs from a place on, of at most limit pairs; -1: no limit.
 func (s *Store) AuditPairsFrom(ctx context.Context, audit int64, from, limit int, see func(kernelwright.AuditPair) error) error {
+	return s.auditPairs(ctx, see, `audit = ? ORDER BY idx, candidate LIMIT ? OFFSET ?`, audit, limit, from)
+}
+
+// AuditPair returns a pair of an audit by its place in the set, without its texts, or
+// ErrNotFound.
+func (s *Store) AuditPair(ctx context.Context, audit int64, index int) (pair kernelwright.AuditPair, err error) {
+	found := false
+	err = s.auditPairs(ctx, func(p kernelwright.AuditPair) error {
+		pair, found = p, true
+		return nil
+	}, `audit = ? AND idx = ? ORDER BY candidate LIMIT 1`, audit, index)
+	if err == nil && !found {
+		err = fmt.Errorf("pair %d of audit %d: %w", index, audit, ErrNotFound)
+	}
+	return pair, err
+}
+
+func (s *Store) auditPairs(ctx context.Context, see func(kernelwright.AuditPair) error, which string, args ...any) error {
 	type row struct {
 		kernelwright.AuditPair
 		verdict int64
 	}
-	rows, err := s.read.QueryContext(ctx, `SELECT reference, candidate, idx, claimed, against, key, verdict, judged FROM audit_pairs WHERE audit = ? ORDER BY idx, candidate LIMIT ? OFFSET ?`, audit, limit, from)
+	rows, err := s.read.QueryContext(ctx, `SELECT reference, candidate, idx, claimed, against, key, verdict, judged FROM audit_pairs WHERE `+which, args...)
 	if err != nil {
 		return err
 	}

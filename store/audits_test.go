@@ -60,6 +60,14 @@ func TestAuditsAndTheirPairs(t *testing.T) {
 		t.Error(found, err)
 	}
 
+	one, err := s.AuditPair(ctx, first.ID, 1)
+	if err != nil || one.Candidate != p.Candidate || one.Claim.Speedup != 3 || asJSON(t, one.Verdict) != asJSON(t, right) {
+		t.Errorf("%+v %v", one, err)
+	}
+	if _, err := s.AuditPair(ctx, first.ID, 9); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+
 	// The second pass sees another set: one pair has gone, one has other bytes.
 	p.Key, p.Verdict = "a2", kw.Verdict{Status: kw.Crashed}
 	ok(t, s.KeepAudited(ctx, first.ID, 2, p))

@@ -173,7 +173,7 @@ func TestSumsOfDaysAreThoseOfTheirCharges(t *testing.T) {
 	runs = append(runs, 0)
 	var ids []int64
 	charge := func() llm.Charge {
-		c := llm.Charge{Key: llm.Key{Run: runs[rng.IntN(len(runs))], Agent: "coder"}, Model: fmt.Sprint("p:", rng.IntN(2)), Usage: llm.Usage{In: rng.Int64N(9), Out: rng.Int64N(9)}, EndedMS: rng.Int64N(6 * dayMS), Took: time.Second}
+		c := llm.Charge{Key: llm.Key{Run: runs[rng.IntN(len(runs))], Agent: "coder"}, Model: fmt.Sprint("p:", rng.IntN(2)), Usage: llm.Usage{In: rng.Int64N(9), Out: rng.Int64N(9)}, EndedMS: rng.Int64N(30 * dayMS), Took: time.Second}
 		if rng.IntN(3) > 0 {
 			usd := rng.Float64()
 			c.USD = &usd
@@ -185,7 +185,7 @@ func TestSumsOfDaysAreThoseOfTheirCharges(t *testing.T) {
 	}
 	same := func() {
 		t.Helper()
-		for _, since := range []int64{0, 1, dayMS, dayMS + 7, 3*dayMS - 1, 5 * dayMS, 9 * dayMS} {
+		for _, since := range []int64{0, 1, dayMS, dayMS + 7, 3*dayMS - 1, 8 * dayMS, 8*dayMS + 1, 21 * dayMS, 40 * dayMS} {
 			var want, have kw.Spend
 			spent := must(s.Spent(ctx, llm.Scope{Since: time.UnixMilli(max(since, 1))}))(t)
 			want = spent.Spend
@@ -214,6 +214,11 @@ func TestSumsOfDaysAreThoseOfTheirCharges(t *testing.T) {
 					t.Errorf("since %d: %d calls too few for %s", since, calls[task.TaskName], task.TaskName)
 				}
 				delete(calls, task.TaskName)
+				var runs int64
+				ok(t, s.read.QueryRow(`SELECT count(DISTINCT run) FROM charges JOIN runs ON runs.id = run WHERE ended >= ? AND task_name = ?`, max(since, 1), task.TaskName).Scan(&runs))
+				if task.Runs != runs {
+					t.Errorf("since %d: %d runs of %s, not %d", since, task.Runs, task.TaskName, runs)
+				}
 			}
 			if len(calls) > 0 {
 				t.Errorf("since %d: nothing of %v", since, calls)
@@ -235,6 +240,17 @@ func TestSumsOfDaysAreThoseOfTheirCharges(t *testing.T) {
 	renamed.TaskName = "another"
 	ok(t, s.UpdateRun(ctx, renamed))
 	same()
+	if n := must(scanNames(s.read.Query(`SELECT key FROM cache WHERE kind = 'spent'`)))(t); len(n) < 2 {
+		t.Errorf("%d blocks of days are kept", len(n))
+	}
+	for n := range 40 { // what is kept is never believed where it is not as it was written
+		kept, found, err := s.Get(ctx, kindSpent, "1")
+		if err != nil || !found {
+			t.Fatal(found, err)
+		}
+		ok(t, s.Put(ctx, kindSpent, "1", kept[:len(kept)*n/40]))
+		same()
+	}
 	if n := must(scanNames(s.read.Query(`SELECT DISTINCT day FROM charge_days`)))(t); len(n) < 4 {
 		t.Errorf("%d days were summed", len(n))
 	}

@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -31,24 +29,4 @@ type TaskSpending struct {
 	TaskName string `json:"task_name"`
 	Runs     int64  `json:"runs"`
 	kernelwright.Spend
-}
-
-// SpendingByTask returns what was spent on each name of a task since a time, the most
-// first.
-func (s *Store) SpendingByTask(ctx context.Context, sinceMS int64, limit int) ([]TaskSpending, error) {
-	const live = `SELECT task_name, run, ` + spendColumns + ` FROM charges JOIN runs ON runs.id = charges.run WHERE `
-	var sums []string
-	for name := range strings.SplitSeq(spendNames, ", ") {
-		sums = append(sums, "sum("+name+")")
-	}
-	rows, err := s.read.QueryContext(ctx, `SELECT task_name, count(DISTINCT run), `+strings.Join(sums, ", ")+` FROM (SELECT task_name, run, `+spendNames+` FROM charge_runs WHERE day >= ?2 / 86400000
-		UNION ALL SELECT * FROM (`+live+`ended >= max(?1, `+summedUntil+`) GROUP BY 1, 2)
-		UNION ALL SELECT * FROM (`+live+`ended >= ?1 AND ended < min(?2, `+summedUntil+`) GROUP BY 1, 2))
-		GROUP BY task_name ORDER BY sum(cost_usd) DESC, sum(tokens_in + tokens_out) DESC, task_name LIMIT ?3`, sinceMS, nextDay(sinceMS), limit)
-	if err != nil {
-		return nil, err
-	}
-	return scanAll(rows, func(r *sql.Rows) (t TaskSpending, err error) {
-		return t, r.Scan(append([]any{&t.TaskName, &t.Runs}, spendInto(&t.Spend)...)...)
-	})
 }

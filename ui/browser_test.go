@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -21,7 +23,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/internal/soak"
+	"github.com/kernelwright/kernelwright/report"
 )
 
 // axeEnv names the script of axe, an accessibility checker; make axe brings it.
@@ -163,8 +167,31 @@ func (b *browser) picture(dir, name string) {
 	b.check(os.WriteFile(filepath.Join(dir, name+".jpg"), image, 0o600))
 }
 
+// withReports serves beside the pages the files that people send each other, which are shown
+// to nobody else than who opens them.
+func (w *world) withReports() {
+	pages, files := w.http.Config.Handler, http.NewServeMux()
+	show := func(path string, write func(ctx context.Context, to io.Writer) error) {
+		files.HandleFunc(path, func(rw http.ResponseWriter, r *http.Request) { w.check(write(r.Context(), rw)) })
+	}
+	for _, run := range []int64{1, 3} {
+		show(fmt.Sprint("/file/run/", run), func(ctx context.Context, to io.Writer) error {
+			d, err := daemon.Load(ctx, w.store, run)
+			w.check(err)
+			return report.HTML(to, d)
+		})
+	}
+	show("/file/bench", func(ctx context.Context, to io.Writer) error {
+		b, err := w.bench(ctx, 1)
+		w.check(err)
+		return report.BenchHTML(to, b, report.Figures(b))
+	})
+	files.Handle("/", pages)
+	w.http.Config.Handler = files
+}
+
 // shownPages are those whose look differs: the rest are the same templates.
-var shownPages = []string{"/", "/runs/1", "/runs/3", "/runs/1/rounds/2", "/runs/3/talk", "/history", "/history?q=gelu", "/compare?a=1&b=2", "/tasks", "/lessons", "/benches", "/benches/1", "/audits", "/audits/1", "/training", "/training/1", "/training/1/rft", "/training/1/agentic", "/training/samples?version=p1-agentic-1-train-0", "/training/samples", "/policies", "/policies/1", "/policies/2/promote", "/costs", "/nowhere"}
+var shownPages = []string{"/", "/runs/1", "/runs/3", "/runs/1/rounds/2", "/runs/3/talk", "/history", "/history?q=gelu", "/compare?a=1&b=2", "/tasks", "/lessons", "/benches", "/benches/1", "/audits", "/audits/1", "/training", "/training/1", "/training/1/rft", "/training/1/agentic", "/training/samples?version=p1-agentic-1-train-0", "/training/samples", "/policies", "/policies/1", "/policies/2/promote", "/costs", "/nowhere", "/file/run/1", "/file/run/3", "/file/bench"}
 
 // A real browser shows every page on a desk, a tablet and a phone, by day and by night:
 // nothing is wider than the screen, nothing is complained of, nothing is asked of others,
@@ -173,6 +200,7 @@ func TestPagesInABrowser(t *testing.T) {
 	w := newWorld(t, nil)
 	w.fill()
 	w.train()
+	w.withReports()
 	b := newBrowser(t, w)
 	if b.axe == "" {
 		t.Logf("%s is not set: accessibility is not checked (make axe)", axeEnv)

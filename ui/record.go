@@ -311,7 +311,7 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	page, err := u.benches.of(id, known.FinishedMS != 0, func() (report.BenchPage, error) {
-		b, err := u.reduced(r.Context(), known)
+		b, figures, err := u.reduced(r.Context(), known)
 		if err != nil {
 			return report.BenchPage{}, err
 		}
@@ -320,36 +320,48 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 				b.Runs[i].Report = "/runs/" + strconv.FormatInt(run.RunID, 10)
 			}
 		}
-		return report.NewBenchPage(b, report.Figures(b)), nil
+		return report.NewBenchPage(b, figures), nil
 	})
 	return view{Title: "Bench " + strconv.FormatInt(id, 10), At: "benches", Body: benchBody{id, page}}, err
 }
 
 // kindBench is of the cache: what benches that have ended came to, by number and version of
-// kernelwright. To gather it again, all verdicts of all its runs would be read.
+// kernelwright. To gather it again, all verdicts of all its runs would be read, and its
+// intervals drawn.
 const kindBench = "bench"
 
+// endedBench is a bench that has ended, in the cache.
+type endedBench struct {
+	Bench   report.Bench        `json:"bench"`
+	Figures report.BenchFigures `json:"figures"`
+}
+
 // reduced is what a bench came to.
-func (u *UI) reduced(ctx context.Context, known kernelwright.Bench) (b report.Bench, err error) {
-	key := fmt.Sprintf("%d %s", known.ID, u.o.Version)
+func (u *UI) reduced(ctx context.Context, known kernelwright.Bench) (report.Bench, report.BenchFigures, error) {
+	var b endedBench
+	key := fmt.Sprintf("%d %s, with figures", known.ID, u.o.Version)
 	if known.FinishedMS != 0 {
 		text, kept, err := u.o.Store.Get(ctx, kindBench, key)
 		if err != nil {
-			return b, err
+			return b.Bench, b.Figures, err
 		}
 		if kept && json.Unmarshal(text, &b) == nil {
-			b.Bench = known
-			return b, nil
+			b.Bench.Bench = known
+			return b.Bench, b.Figures, nil
 		}
 	}
-	if b, err = u.o.Bench(ctx, known.ID); err != nil || known.FinishedMS == 0 {
-		return b, err
+	var err error
+	if b.Bench, err = u.o.Bench(ctx, known.ID); err != nil {
+		return b.Bench, b.Figures, err
+	}
+	if b.Figures = report.Figures(b.Bench); known.FinishedMS == 0 {
+		return b.Bench, b.Figures, nil
 	}
 	text, err := json.Marshal(b)
 	if err != nil {
-		return b, err
+		return b.Bench, b.Figures, err
 	}
-	return b, u.o.Store.Put(ctx, kindBench, key, text)
+	return b.Bench, b.Figures, u.o.Store.Put(ctx, kindBench, key, text)
 }
 
 func (u *UI) auditPage(r *http.Request) (view, error) {

@@ -57,6 +57,24 @@ func TestEveryPage(t *testing.T) {
 	}
 }
 
+// What a bench came to is worked out once, and shown the same from the record.
+func TestABenchIsWorkedOutOnce(t *testing.T) {
+	asked := 0
+	w := newWorld(t, func(o *Options) {
+		bench := o.Bench
+		o.Bench = func(ctx context.Context, id int64) (report.Bench, error) {
+			asked++
+			return bench(ctx, id)
+		}
+	})
+	w.fill()
+	first := w.ask("GET", "/benches/1", "")
+	w.ui.benches = finished[report.BenchPage]{} // as in another process
+	if second := w.ask("GET", "/benches/1", ""); second.code != 200 || second.body != first.body || asked != 1 {
+		t.Errorf("worked out %d times:\n%s\nafter\n%s", asked, second.body, first.body)
+	}
+}
+
 // A run answers why it is faster, and what moved, on its own page.
 func TestARunSaysWhyItIsFaster(t *testing.T) {
 	w := newWorld(t, nil)

@@ -27,10 +27,8 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-// Highlighting a page starts the clock of its patterns, which ends by itself within two
-// seconds.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
+	goleak.VerifyTestMain(m)
 }
 
 // world is the pages over HTTP of a record.

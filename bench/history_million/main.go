@@ -29,7 +29,7 @@ type settings struct {
 	bin                   string
 	rounds, perRun, tasks int
 	warm, cold            int
-	only, ask             string
+	only, ask, profile    string
 	seed                  uint64
 }
 
@@ -44,6 +44,7 @@ func main() {
 	flag.IntVar(&s.cold, "cold", 40, "times that each thing is asked in a new process, with the file dropped from memory")
 	flag.StringVar(&s.only, "only", "", "measure only what has this in its name")
 	flag.StringVar(&s.ask, "ask", "", "ask for this path once, cold, and print how long that took: history_million starts itself so")
+	flag.StringVar(&s.profile, "profile", "", "write here where the processor's time goes while it answers warm, for go tool pprof")
 	flag.Uint64Var(&s.seed, "seed", 1, "of what is drawn")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"syscall"
@@ -59,6 +60,10 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 	}
 	pages, drop := handler(db)
 	defer drop()
+	profiled, err := profile(s.profile)
+	if err != nil {
+		return err
+	}
 	for i, r := range all {
 		for range s.warm {
 			t, err := answer(ctx, pages, r.path())
@@ -68,6 +73,9 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 			all[i].warm = append(all[i].warm, t)
 		}
 		fmt.Fprintf(os.Stderr, "%s, warm:%s\n", r.name, cells(all[i].warm))
+	}
+	if err := profiled(); err != nil {
+		return err
 	}
 	peak := peakMemory()
 	for i, r := range all {
@@ -103,6 +111,25 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 	}
 	fmt.Printf("\nSlowest: %s.\nMemory of the process that answered, at its peak: %s. %s.\n", slowest(all), peak, load())
 	return nil
+}
+
+// profile begins to write a profile of the processor's time to a file; what it returns ends
+// that. No name: nothing is written.
+func profile(name string) (end func() error, err error) {
+	if name == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
 }
 
 // commands runs a command as often with the file in memory as without.

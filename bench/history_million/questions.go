@@ -158,6 +158,9 @@ func (k known) routes() []question {
 		{"/audits/{id}/pairs", func() string {
 			return fmt.Sprintf(v1+"/audits/%d/pairs?limit=%s", k.number(k.others.audits), k.limit())
 		}},
+		{"/audits/{id}/pairs/{index}", func() string {
+			return fmt.Sprintf(v1+"/audits/%d/pairs/%d", k.number(k.others.audits), k.rng.IntN(300))
+		}},
 		{"/nights", k.several(v1+"/nights", 2, ofRuns, "limit", "sort")},
 		{"/pipelines", k.several(v1+"/pipelines", 2, ofRuns, "limit", "sort")},
 		{"/pipelines/{id}/stages", func() string { return fmt.Sprintf(v1+"/pipelines/%d/stages", k.number(k.others.pipelines)) }},

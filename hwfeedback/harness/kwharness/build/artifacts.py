@@ -14,7 +14,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.protocol import Channel, ProtocolError
-from kwharness.build import form_extension, forms, headers
+from kwharness.build import form_extension, forms, headers, used_headers
 from kwharness.build.form import BuildFailed, Request, Way
 from kwharness.clients.workshop import name_of
 
@@ -96,7 +96,7 @@ def of_file(text: str, *, handed_out: bool = False) -> None:
     if handed_out or "kw/" not in text:
         return
     try:
-        kernelwright.headers.update(headers.table(headers.mentioned(text)))
+        kernelwright.headers.update(used_headers.of_file(text))
         form_extension.begin(headers.Handed(text), whole=False)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # whoever imports it says why

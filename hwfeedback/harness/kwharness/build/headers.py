@@ -21,6 +21,7 @@ import kernelwright
 FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "include")
 MARK = "\ufeff"  # of byte order
 _INCLUDE = kernelwright._HEADER
+_CONDITION = kernelwright._CONDITION
 _NAME = re.compile(r"\bkw/\w{1,40}\.h\b")
 _LITERAL = re.compile(r"([rRuUbB]{0,2})(\"\"\"|''')")
 Table = dict[str, tuple[Sequence[str], str]]
@@ -98,10 +99,14 @@ def mentioned(source: str) -> list[str]:
     return sorted({name for names in found for name in names} & texts().keys())
 
 
-def in_python(source: str, calls: Collection[str] | None = None) -> str:
+def in_python(
+    source: str,
+    calls: Collection[str] | None = None,
+    known: Table | None = None,
+) -> str:
     """Returns a candidate's file with the headers in its strings, unchanged where none includes
-    one. ``calls``: in those alone that a function of these names is given as they are. Raises
-    SyntaxError for what is not Python.
+    one. ``calls``: in those alone that a function of these names is given as they are. ``known``:
+    what stands for a header, else all of it. Raises SyntaxError for what is not Python.
     """
     if "kw/" not in source:
         return source
@@ -116,7 +121,7 @@ def in_python(source: str, calls: Collection[str] | None = None) -> str:
         assert node.end_lineno is not None and node.end_col_offset is not None
         a = starts[node.lineno - 1] + node.col_offset
         b = starts[node.end_lineno - 1] + node.end_col_offset
-        data = data[:a] + _written(data[a:b].decode(), node).encode() + data[b:]
+        data = data[:a] + _written(data[a:b].decode(), node, known or _whole()).encode() + data[b:]
     text = mark + data.decode()
     try:
         ast.parse(text.encode())
@@ -152,16 +157,17 @@ def _strings(tree: ast.Module, calls: Collection[str] | None = None) -> list[ast
     return sorted(found, key=lambda n: (n.lineno, n.col_offset))
 
 
-def _written(literal: str, node: ast.expr) -> str:
+def _written(literal: str, node: ast.expr, table: Table) -> str:
     """Returns how a string with its headers is written: as it was, where that can be."""
     if not isinstance(node, ast.Constant):
-        doubled = {n: (needs, _doubled(text)) for n, (needs, text) in _whole().items()}
+        doubled = {n: (needs, _doubled(text)) for n, (needs, text) in table.items()}
         return kernelwright._inlined(literal, doubled)
-    value = inlined(str(node.value))
+    value = kernelwright._inlined(str(node.value), table)
     m = _LITERAL.match(literal)
     if m is not None and literal.endswith(m[2]):
         head, quotes = len(m[0]), m[2]
-        as_it_was = literal[:head] + inlined(literal[head : -len(quotes)]) + quotes
+        inside = kernelwright._inlined(literal[head : -len(quotes)], table)
+        as_it_was = literal[:head] + inside + quotes
         if _is(as_it_was, value):
             return as_it_was
     raw = f'r"""{value}"""'
@@ -218,21 +224,45 @@ class Handed:
 
 def _places(text: str) -> Iterator[tuple[str, int]]:
     """Gives, for each line of a text with headers, the header that it is of and its number there;
-    "" and the number that it would have without them for others.
+    "" and the number that it would have without them for others. A header may lack lines that the
+    sources do not use: of those that are alike the first is meant.
     """
     lines = text.split("\n")
     firsts = {_body(n)[0][0]: n for n in texts()} if "#ifndef KW_" in text else {}
     own = at = 0
     while at < len(lines):
         name = firsts.get(lines[at], "")
-        body, numbers = _body(name) if name else ((), ())
-        if name and tuple(lines[at : at + len(body)]) == body:
+        numbers = _numbers(lines[at : _end(lines, at)], *_body(name)) if name else []
+        if numbers:
             yield from ((name, n) for n in numbers)
-            at += len(body)
+            at += len(numbers)
             continue
         own += 1
         at += 1
         yield "", own
+
+
+def _end(lines: Sequence[str], at: int) -> int:
+    """Returns where the condition ends that begins in a line."""
+    depth = 0
+    for i in range(at, len(lines)):
+        m = _CONDITION.match(lines[i])
+        depth += (-1 if m[1] == "endif" else 1) if m else 0
+        if depth == 0:
+            return i + 1
+    return at
+
+
+def _numbers(lines: Sequence[str], body: Sequence[str], numbers: Sequence[int]) -> list[int]:
+    """Returns the numbers of lines in a header, none where they are not lines of it in order."""
+    found: list[int] = []
+    left = iter(zip(body, numbers, strict=True))
+    for line in lines:
+        number = next((n for of, n in left if of == line), 0)
+        if not number:
+            return []
+        found.append(number)
+    return found
 
 
 def apart(text: str) -> str:

@@ -11,17 +11,15 @@ import functools
 import io
 import os
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-import kernelwright
 from kwharness.base import paths
-from kwharness.build import headers
+from kwharness.build import headers, native_calls, used_headers
 from kwharness.export import annotate, file_loader
 from kwharness.export.file_facts import About
 
 MARK = headers.MARK
 LOADER = "_kernelwright_loader"
-_Import = ast.Import | ast.ImportFrom
 
 
 def standalone(source: str, loader: str | None = None, about: About | None = None) -> str:
@@ -36,35 +34,40 @@ def standalone(source: str, loader: str | None = None, about: About | None = Non
     if "cpp_extension" in source:  # which knows nothing of our headers
         source = headers.in_python(source)
     tree = ast.parse(source.encode())
-    imports = _imports(tree)
+    imports = native_calls.imports(tree)
     if not imports:
         return source
+    needed = used_headers.of_file(source)
     if loader is None:
-        short = _with_short_loader(source, tree, imports)
-        if short:
-            return short
+        names = native_calls.names(imports)
+        if native_calls.sources(tree, names)[1]:  # they stand in the file as they are
+            source, needed = headers.in_python(source, names, needed), {}
+            tree = ast.parse(source.encode())
+            imports = native_calls.imports(tree)
+            short = _with_short_loader(source, tree, imports)
+            if short:
+                return short
     loader = _loader() if loader is None else loader
-    front = _function(loader) + _headers(headers.mentioned(source)) + "\n"
-    return _replaced(source, tree, imports, front, LOADER + ".")
+    return _replaced(
+        source, tree, imports, f"{_function(loader)}{_headers(needed)}\n", LOADER + "."
+    )
 
 
-def _imports(tree: ast.Module) -> list[_Import]:
-    """Returns the statements that import kernelwright."""
-    found = (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)))
-    return [n for n in found if _ours(n)]
-
-
-def _headers(names: Sequence[str]) -> str:
+def _headers(known: headers.Table) -> str:
     """Returns the statement that has the whole loader know these headers, "" for none."""
     entries = "".join(
         f'    "{name}": ({tuple(needs)!r}, r"""{text}"""),\n'
-        for name, (needs, text) in headers.table(names).items()
+        for name, (needs, text) in known.items()
     )
     return f"{LOADER}.headers.update({{\n{entries}}})\n" if entries else ""
 
 
 def _replaced(
-    source: str, tree: ast.Module, imports: Sequence[_Import], front: str, owner: str = ""
+    source: str,
+    tree: ast.Module,
+    imports: Sequence[native_calls.Import],
+    front: str,
+    owner: str = "",
 ) -> str:
     """Returns the file with ``front`` before its first statement, and what that makes in the place
     of what is imported.
@@ -82,65 +85,21 @@ def _replaced(
     return mark + "".join([*text[:at], front, *text[at:]])
 
 
-def _with_short_loader(source: str, tree: ast.Module, imports: Sequence[_Import]) -> str:
-    """Returns the file with what its sources need in place of the whole loader, or "" where these
-    do not stand in it as they are.
+def _with_short_loader(
+    source: str, tree: ast.Module, imports: Sequence[native_calls.Import]
+) -> str:
+    """Returns the file with what its sources need in place of the whole loader, or "" where there
+    is no such loader. The sources stand in it as they are.
     """
-    if file_loader.NAMES.search(source) or not all(isinstance(n, ast.ImportFrom) for n in imports):
+    if file_loader.NAMES.search(source):
         return ""
-    names = {a.asname or a.name for n in imports for a in n.names}  # type: ignore[attr-defined]
-    if any(a.name != "native" for n in imports for a in n.names):  # type: ignore[attr-defined]
-        return ""
-    source = headers.in_python(source, names)
-    tree = ast.parse(source.encode())
-    imports = _imports(tree)
-    language, sources = _sources(tree, names)
-    if not sources:
-        return ""
+    language, sources = native_calls.sources(tree, native_calls.names(imports))
     try:
         behind = file_loader.behind(sources, language)
     except file_loader.Unwritten:
         return ""
     text = _replaced(source, tree, imports, file_loader.FRONT)
     return text + ("" if text.endswith("\n") else "\n") + "\n" + behind
-
-
-def _sources(tree: ast.Module, names: Collection[str]) -> tuple[str, list[str]]:
-    """Returns the sources that the file makes libraries of and their language, where they have one,
-    each stands in a statement of the module as it is, and nothing else refers to one of the names
-    that make them.
-    """
-    found: list[str] = []
-    languages: set[str] = set()
-    calls: set[int] = set()
-    for statement in tree.body:
-        value = statement.value if isinstance(statement, (ast.Assign, ast.Expr)) else None
-        if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
-            continue
-        if value.func.id not in names:
-            continue
-        calls.add(id(value.func))
-        try:
-            named = ("source", "language", "flags", "name")
-            given = dict(zip(named, map(ast.literal_eval, value.args), strict=False))
-            given |= {str(k.arg): ast.literal_eval(k.value) for k in value.keywords}
-        except ValueError:
-            return "", []
-        language = given.get("language", "cpp")
-        flags = tuple(given.get("flags") or ())
-        if not all(isinstance(f, str) for f in flags):
-            return "", []
-        if flags != kernelwright._of_this_machine(flags, language):
-            return "", []  # it is the whole loader that minds them
-        if not isinstance(given.get("source"), str) or language not in ("cpp", "cuda"):
-            return "", []
-        found.append(given["source"])
-        languages.add(language)
-    for node in ast.walk(tree):
-        loads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        if loads and node.id in names and id(node) not in calls:  # type: ignore[attr-defined]
-            return "", []
-    return ("".join(languages), found) if len(languages) == 1 else ("", [])
 
 
 def read_as(source: str) -> str:
@@ -174,7 +133,7 @@ def _read_short(source: str) -> str:
         tree = ast.parse(text.encode())
         made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_ours(n.value)]
         names = {t.id for n in made for t in n.targets if isinstance(t, ast.Name)}
-        language, sources = _sources(tree, names)
+        language, sources = native_calls.sources(tree, names)
         if not sources:
             return source
         behind = file_loader.behind(sources, language)
@@ -203,13 +162,7 @@ def _loader() -> str:
         return f.read()
 
 
-def _ours(node: ast.Import | ast.ImportFrom) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return node.module == "kernelwright" and not node.level
-    return any(a.name == "kernelwright" for a in node.names)
-
-
-def _assignment(node: _Import, native: str = "") -> str:
+def _assignment(node: native_calls.Import, native: str = "") -> str:
     """What an import statement becomes."""
     if isinstance(node, ast.ImportFrom) and native:
         return "; ".join(f"{a.asname or a.name} = {native}" for a in node.names)
