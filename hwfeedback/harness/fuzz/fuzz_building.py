@@ -21,7 +21,7 @@ _PARSED = {
     "language": "cpp",
     "form": "native",
     "problems": [],
-    "triton": False,
+    "called": [],
     "lazy": False,
     "given": "",
 }
@@ -73,7 +73,7 @@ def seeds() -> list[bytes]:
             {**honest, "record": recorded({**_INLINE, **files, "include_paths": ["/usr/include"]})},
             {**honest, "record": recorded({**_INLINE, "files": {"../x": ""}, "asked": "f_1"})},
             {**honest, "record": recorded({**_INLINE, "cuda_sources": ["x"], "cuda_flags": []})},
-            {**honest, "parse": [[{**_PARSED, "form": "triton", "triton": True}, []]]},
+            {**honest, "parse": [[{**_PARSED, "form": "triton", "called": ["triton"]}, []]]},
             {**honest, "record": recorded(wide)},
             {**honest, "record": recorded({**_NATIVE, "flags": ["-fplugin=x"]})},
             {**honest, "record": [[{"ok": True, "requests": [], "error": error}, []]]},
