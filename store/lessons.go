@@ -373,7 +373,7 @@ type taughtRound struct {
 	kernelwright.Round
 	source, verdict keptText
 	feedback        keptText // its id is 0 where there is none
-	judged          bool     // its verdict is opened
+	opened          bool
 }
 
 func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
@@ -396,53 +396,24 @@ func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
 	return t, err
 }
 
-// source is that of a round.
-func (t *taught) source(ctx context.Context, at int) (_ string, err error) {
-	of := &t.rounds[at]
-	if of.source.id != 0 {
-		if of.Candidate.Source, err = t.s.open(ctx, t.s.read, of.source); err != nil {
-			return "", err
-		}
-		of.source = keptText{}
-	}
-	return of.Candidate.Source, nil
-}
-
-// round is a round with its source, and of its verdict what a lesson is made of.
+// round is a round with its source and its verdict.
 func (t *taught) round(ctx context.Context, at int) (r kernelwright.Round, err error) {
 	of := &t.rounds[at]
-	if _, err := t.source(ctx, at); err != nil || of.judged {
-		return of.Round, err
+	if of.opened {
+		return of.Round, nil
+	}
+	if of.Candidate.Source, err = t.s.open(ctx, t.s.read, of.source); err != nil {
+		return r, err
 	}
 	text, err := t.s.open(ctx, t.s.read, of.verdict)
 	if err != nil {
 		return r, err
 	}
-	var v struct {
-		Status      kernelwright.Status      `json:"status"`
-		Reason      string                   `json:"reason"`
-		Assumes     kernelwright.Assumptions `json:"assumes"`
-		CandidateMS float64                  `json:"candidate_ms"`
-		Timing      struct {
-			Candidate kernelwright.Measurement `json:"candidate"`
-		} `json:"timing"`
-		Floor   kernelwright.Floor `json:"floor"`
-		Metrics map[string]float64 `json:"metrics"`
-		Profile *struct {
-			Metrics map[string]float64 `json:"metrics"`
-		} `json:"profile"`
-	}
+	var v kernelwright.Verdict
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		return r, err
 	}
-	of.Verdict = kernelwright.Verdict{
-		Status: v.Status, Reason: v.Reason, Assumes: v.Assumes, CandidateMS: v.CandidateMS,
-		Timing: kernelwright.TimingReport{Candidate: v.Timing.Candidate}, Floor: v.Floor, Metrics: v.Metrics,
-	}
-	if v.Profile != nil {
-		of.Verdict.Profile = &kernelwright.Profile{Metrics: v.Profile.Metrics}
-	}
-	of.judged = true
+	of.Verdict, of.opened = v, true
 	return of.Round, nil
 }
 
@@ -528,8 +499,8 @@ func (t *taught) start(ctx context.Context, given int, to kernelwright.Schedule)
 		if !timed(t.rounds[i].Verdict) {
 			return 0, nil
 		}
-		source, err := t.source(ctx, i)
-		s, ok := kernelwright.ParseSchedule(source)
+		r, err := t.round(ctx, i)
+		s, ok := kernelwright.ParseSchedule(r.Candidate.Source)
 		if err != nil || !ok {
 			return 0, err
 		}
