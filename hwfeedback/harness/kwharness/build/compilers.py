@@ -19,7 +19,7 @@ from typing import Any
 import kernelwright
 from kwharness.build import headers, object_digest
 from kwharness.build.cuda_toolkit import _found, cuda_folders, cuda_includes, cuda_runtime, gencode
-from kwharness.build.diagnostics import errors, resources, vectorisation
+from kwharness.build.diagnostics import LOG_KEPT, errors, resources, vectorisation
 from kwharness.build.form import NATIVE
 from kwharness.build.reaches import reaches
 from kwharness.build.torch_headers import SHIM, in_torchs_words, lacking, only_a_header
@@ -27,7 +27,6 @@ from kwharness.clients.workshop import sources_of
 from kwharness.machine import toolchain
 
 COMPILE_TIMEOUT = 180.0
-LOG_KEPT = 16 << 10
 NATIVE_REPORT = "-fopt-info-vec-optimized-missed"
 
 

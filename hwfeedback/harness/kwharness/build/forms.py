@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kwharness.base.built import Failed
 from kwharness.build import compiler_flags, form_extension, form_native, reports
 from kwharness.build.form import Form, Report, Request, Way
-from kwharness.clients.workshop import Failed
 from kwharness.torch_compile import called_languages
 
 # The first one that a text uses is its form.

@@ -35,7 +35,7 @@ def built(
         fingerprint = parsed["normalised_hash"]
     built = builder_client.build(
         server,
-        asked.candidate.to_json(),
+        asked.candidate,
         asked.cache_dir,
         asked.device,
         asked.sandbox,
@@ -44,9 +44,13 @@ def built(
         forbids=asked.custom_code != ANY_CODE,
         trial=trial,
     )
-    folders = kernelwright.cutlass_folders() if built.get("cutlass") else []
-    said = {n: built[n] for n in ("status", "reason", "language", "missing", "build")}
-    return said | {
+    folders = kernelwright.cutlass_folders() if built.cutlass else []
+    return {
+        "status": built.status,
+        "reason": built.reason,
+        "language": built.language,
+        "missing": built.missing,
+        "build": built.build.to_json(),
         "fingerprint": fingerprint,
         "cutlass": kernelwright.cutlass_version(folders) if folders else "",
         "seconds": round(time.monotonic() - start, 4),

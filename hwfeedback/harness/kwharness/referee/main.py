@@ -219,7 +219,7 @@ class Referee:
             note = functools.partial(self.progress, "build")
             built = builder_client.build(
                 self.server,
-                asked.candidate.to_json(),
+                asked.candidate,
                 asked.cache_dir,
                 device,
                 asked.sandbox,
@@ -227,22 +227,22 @@ class Referee:
                 arch,
                 trial=builder_client.ALONE,
             )
-            report = built["build"]
-            if not built["status"]:
-                known = builder_client.facts(self.server, built, asked.cache_dir, asked.sandbox)
-                report["kernels"] = builder_client.with_facts(report.get("kernels") or [], known)
+            report, made = built.build, built.artifacts
+            if not built.status:
+                known = builder_client.facts(self.server, made, asked.cache_dir, asked.sandbox)
+                report.kernels = builder_client.with_facts(report.kernels or [], known)
             return {
                 "arch": arch,
-                "status": built["status"] or "built",
-                "reason": built["reason"],
-                "triton": bool(built["called"]),
-                "build": report,
+                "status": built.status or "built",
+                "reason": built.reason,
+                "triton": bool(built.called),
+                "build": report.to_json(),
             }
 
         archs, otherwise = asked.archs, asked.otherwise
         with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
             builds = list(pool.map(one, archs))
-            if otherwise and reports.FOR_A_GPU in builds[0]["reason"]:
+            if otherwise and reports.FOR_A_GPU in str(builds[0]["reason"]):
                 builds = list(pool.map(one, otherwise))
         return {"builds": builds}
 

@@ -84,7 +84,7 @@ def _convict(timed: Timed, subject: Subject, v: Verdict) -> None:
         )
     if timed.hides:
         raise faults.Fault("cheated", timed.hides, "leave the clock and the harness alone")
-    objects = [a["path"] for a in subject.trial.program.artifacts()]
+    objects = [a.path for a in subject.trial.program.artifacts()]
     if timed.seen.too_much(objects):
         said = (
             f"PyTorch was at work in {len(timed.seen.pytorch)} of {timed.seen.looks} looks "

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from kwharness.build import builder_client, object_cache
+from kwharness.base.built import Artifact
+from kwharness.build import object_cache
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model import weights
@@ -187,10 +188,10 @@ class Trial:
             with costs.part("load"), faults.faults("importing the candidate", client):
                 artifacts = p.artifacts()
                 give_libraries(self.context, client, artifacts)
-                opened = object_cache.open_artifacts({"artifacts": artifacts})
+                opened = object_cache.open_all(artifacts)
                 client.load(
                     p.source,
-                    [builder_client.as_given(a) for a in artifacts],
+                    [a.given() for a in artifacts],
                     opened,
                     threads=self.context.threads,
                     timeout=LOAD_S,
@@ -225,19 +226,17 @@ class Trial:
         client.set_state(reference.info["names"], self.made.state)
 
 
-def give_libraries(
-    context: Context, client: CandidateClient, artifacts: list[dict[str, Any]]
-) -> None:
+def give_libraries(context: Context, client: CandidateClient, artifacts: list[Artifact]) -> None:
     """Gives it libraries that were made when it was called; those of torch.compile where policy
     allows them to run.
     """
-    made = [one for a in artifacts for one in a.get("libraries") or ()]
+    made = [one for a in artifacts for one in a.libraries or ()]
     if context.rules.requires_custom:
-        made = [one for one in made if not called_cache.of_inductor(one["name"])]
+        made = [one for one in made if not called_cache.of_inductor(one.name)]
     fds: list[int] = []
     try:
-        fds += [object_cache.opened(one) for one in made]
-        names = [one["name"] for one in made]
+        fds += object_cache.open_all(made)
+        names = [one.name for one in made]
         client.give_libraries(list(zip(names, fds, strict=True)))
     finally:
         for fd in fds:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from kwharness.base.built import Failed
 from kwharness.build import artifacts, compilers, form_extension, form_native, forms, source
 from kwharness.build.form import Form, Report, Request, Way
-from kwharness.clients.workshop import Failed
 from kwharness.machine import toolchain
 
 TEXT = '''
