@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kwharness.base.built import Artifact, BuildResult, CompilerReport, Failed, Made
 from kwharness.base.requests import Candidate, NamedBaseline
-from kwharness.base.verdicts import BuildReport, Diagnostic, Kernel
+from kwharness.base.verdicts import BuildReport, Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, forbidden, forms, object_cache, reports
 from kwharness.build.build_process import (
     IMPORT_TIMEOUT,
@@ -47,7 +47,7 @@ NO_TRIAL, TRIAL, ALONE = "", "trial", "alone"
 EARLY = "early"  # nothing of the candidate is run: what takes that is not known
 
 
-def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dict[str, Any]:
+def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> Read:
     """What source.parse says of a text, from a sandboxed worker. A text that kills its parser has a
     problem saying so.
     """
@@ -59,8 +59,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
     finally:
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
-        parsed = {"normalised_hash": "", "language": "", "form": forms.NONE, "problems": [answer]}
-        return parsed | {"called": [], "lazy": True, "given": ""}
+        return Read("", forms.NONE, problems=[answer])
     return reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
 
 
@@ -278,18 +277,18 @@ def _build_ahead(
         if isinstance(answer, str):
             raise Failed("rejected", answer)
         parsed = reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
-        result.normalised_hash = parsed["normalised_hash"]
-        result.language = parsed["language"] or result.language
-        result.build.form = parsed["form"]
-        if parsed["problems"]:
+        result.normalised_hash = parsed.normalised_hash
+        result.language = parsed.language or result.language
+        result.build.form = parsed.form
+        if parsed.problems:
             raise Failed(
-                "build_failed" if not parsed["normalised_hash"] else "rejected",
-                parsed["problems"][0],
-                "\n".join(parsed["problems"]),
-                [reports.diagnostic_of(p) for p in parsed["problems"]],
+                "build_failed" if not parsed.normalised_hash else "rejected",
+                parsed.problems[0],
+                "\n".join(parsed.problems),
+                [reports.diagnostic_of(p) for p in parsed.problems],
             )
-        result.called = parsed["called"]
-        if forms.built(parsed["form"]) is None:
+        result.called = parsed.called
+        if forms.built(parsed.form) is None:
             return False  # nothing to build yet: importing it is the candidate worker's business
         _build_first(worker, text, shop)
         if runs.early:
@@ -302,7 +301,7 @@ def _build_ahead(
             return True
         if made.failed is not None:
             return True  # what it asks for then is another matter
-    if not (error or parsed["lazy"]):
+    if not (error or parsed.lazy):
         # Objects, and every byte of the Python that calls them.
         sources = [s for m in shop.made for s in sources_of(m.request)]
         objects = (a.sha256 for a in shop.artifacts)

@@ -9,7 +9,7 @@ from typing import Any
 import kernelwright
 from kwharness.base.built import CompilerReport, Failed
 from kwharness.base.constants import SHARED
-from kwharness.base.verdicts import Diagnostic, Kernel
+from kwharness.base.verdicts import Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, headers, sass
 from kwharness.clients.errors import (
     sentence,
@@ -63,7 +63,7 @@ def message_of(answer: dict[str, Any]) -> str:
     return sentence(str(error.get("message", "")))[:300] if isinstance(error, dict) else ""
 
 
-def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> dict[str, Any]:
+def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> Read:
     """Returns what a parser says of a text (source.parse), which may be of one of these forms."""
     problems = answer.get("problems")
     if not answer.get("ok"):
@@ -74,18 +74,16 @@ def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> dict[str, Any
         return value if isinstance(value, str) and re.fullmatch(pattern, value) else otherwise
 
     called = answer.get("called")
-    return {
-        "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
-        "language": word("language", "[a-z]{1,16}", ""),
-        "form": word("form", "|".join(forms), forms[-1]),
-        "called": [f for f in forms if f in called] if isinstance(called, list) else [],
-        "lazy": answer.get("lazy") is not False,
-        "given": word("given", r"\w{1,100}", ""),
-        "problems": [
-            sentence(str(p)[:500])
-            for p in (problems[:MAX_PROBLEMS] if isinstance(problems, list) else ())
-        ],
-    }
+    some = problems[:MAX_PROBLEMS] if isinstance(problems, list) else []
+    return Read(
+        language=word("language", "[a-z]{1,16}", ""),
+        form=word("form", "|".join(forms), forms[-1]),
+        normalised_hash=word("normalised_hash", "[0-9a-f]{64}", ""),
+        problems=[sentence(str(p)[:500]) for p in some],
+        given=word("given", r"\w{1,100}", ""),
+        called=[f for f in forms if f in called] if isinstance(called, list) else [],
+        lazy=answer.get("lazy") is not False,
+    )
 
 
 def diagnostic_of(problem: str) -> Diagnostic:

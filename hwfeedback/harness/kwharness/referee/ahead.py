@@ -9,6 +9,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.requests import ANY_CODE, BuildAhead
+from kwharness.base.verdicts import Read
 from kwharness.build import builder_client
 from kwharness.process.fork_client import ForkServer
 
@@ -16,7 +17,7 @@ from kwharness.process.fork_client import ForkServer
 def built(
     server: ForkServer,
     asked: BuildAhead,
-    read: Callable[[str, str], dict[str, Any]],
+    read: Callable[[str, str], Read],
     progress: Callable[[str, str], None],
     trial: str = builder_client.TRIAL,
 ) -> dict[str, Any]:
@@ -30,9 +31,9 @@ def built(
     fingerprint = ""
     if asked.reference:
         parsed = read(asked.reference, asked.sandbox)
-        if parsed["problems"]:
+        if parsed.problems:
             return {"status": ""}
-        fingerprint = parsed["normalised_hash"]
+        fingerprint = parsed.normalised_hash
     built = builder_client.build(
         server,
         asked.candidate,

@@ -22,6 +22,7 @@ import kernelwright
 from kwharness.base import requests
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
 from kwharness.base.requests import Request, Workplace
+from kwharness.base.verdicts import Read
 from kwharness.build import builder_client, reports
 from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
@@ -132,7 +133,8 @@ class Referee:
 
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         asked = requests.Parse.from_json(msg)
-        return builder_client.parse(self.server, asked.source, asked.what, mode=asked.sandbox)
+        read = builder_client.parse(self.server, asked.source, asked.what, mode=asked.sandbox)
+        return read.to_json()
 
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         asked = requests.Inspect.from_json(msg)
@@ -149,18 +151,18 @@ class Referee:
             lambda: self.server.spawn("reference", config, fds),
             asked.name,
             asked.source,
-            parsed["normalised_hash"],
+            parsed.normalised_hash,
             threads=place.threads,
             timeout_s=asked.timeout_s or INSPECT_S,
             device=device,
         )
         return {"task": task}
 
-    def _read(self, reference: str, mode: str) -> dict[str, Any]:
+    def _read(self, reference: str, mode: str) -> Read:
         """Returns what the text of a reference says. Raises Invalid for one that is not Python."""
         parsed = builder_client.parse(self.server, reference, "reference", mode)
-        if not parsed.get("normalised_hash"):
-            problems = parsed.get("problems") or ["the file is not Python"]
+        if not parsed.normalised_hash:
+            problems = parsed.problems or ["the file is not Python"]
             raise Invalid(problems[0], "run it with python to see the error by itself")
         return parsed
 

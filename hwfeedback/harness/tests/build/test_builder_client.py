@@ -238,8 +238,8 @@ def test_nothing_to_build(server, tmp_path):
 
 
 def test_parse_and_export(server):
-    assert builder_client.parse(server, NATIVE, "candidate", "weak")["problems"] == []
-    assert builder_client.parse(server, "(" * 300_000, "candidate", "weak")["problems"]
+    assert builder_client.parse(server, NATIVE, "candidate", "weak").problems == []
+    assert builder_client.parse(server, "(" * 300_000, "candidate", "weak").problems
     assert "class _native:" in builder_client.export(server, NATIVE, "weak")
     with pytest.raises(ValueError):
         builder_client.export(server, "(", "weak")
