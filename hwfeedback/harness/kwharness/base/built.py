@@ -8,12 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from kwharness.base.records import INSIDE, Message
 from kwharness.base.verdicts import BuildReport, Diagnostic, Kernel
 
 MAX_SAID = 4000  # characters of what a process is told of a failure
+
+
+class HandedOver(TypedDict, total=False):
+    """Files of the candidate's process that come with a request."""
+
+    files: dict[str, str]  # their texts, by their place in one folder
+    units: list[str]  # which of them are compiled: those of sources, then of cuda_sources
+    folders: list[str]  # of those files, in which to look for headers
+    include_paths: list[str]  # of the machine's
+
+
+class ExtensionRequest(HandedOver, total=False):
+    """What load_inline and load are asked for."""
+
+    sources: list[str]  # in C++
+    cuda_sources: list[str]
+    cuda_flags: list[str]
+    ldflags: list[str]
+    functions: dict[str, str] | None  # to bind, with their docstrings; None: it binds them itself
+    headers: bool  # torch's are included first
+    handling: bool  # exceptions become torch's
+    module: bool  # it is a module of Python's
+    whole: bool  # it is built as torch builds it (build/torch_extension.py)
+    given: dict[str, list[str]]  # flags as they were given, by their kind, where it is whole
+
+
+class BuildRequest(ExtensionRequest, total=False):
+    """What a candidate asks to have built. Its process writes it, the referee checks it
+    (build/forms.py) and adds what a builder needs. Between them it is JSON, and its keys are
+    part of what names an object in the cache.
+    """
+
+    kind: str  # of the form that asks
+    request: str  # its own key: the same for what is the same
+    name: str  # of the object, or of the module
+    asked: str  # the name that it was asked for by, where that is another
+    language: str  # "cpp" or "cuda"
+    flags: list[str]  # the compiler's
+    notes: list[str]  # what became of flags that were not taken as they are
+    arch: str  # what CUDA is compiled for, as "sm_90a"
+    includes: list[str]  # folders of CUTLASS's headers
+    cutlass: str  # its version, where the sources include it
+    source: str  # native's
+    launched: bool  # its kernels are launched from Python; native's, too
 
 
 @dataclass
@@ -35,8 +79,8 @@ class Artifact(CachedFile):
     loaded: str = ""  # the digest of what is loaded of it (build/object_digest.py)
     libraries: list[CachedFile] | None = None  # beside what was compiled by calling
 
-    def given(self) -> dict[str, str]:
-        """Returns what a process is told of an object that it is given."""
+    def asked(self) -> BuildRequest:
+        """Returns what is known of its request: what a process is told that is given it."""
         return {"request": self.request, "kind": self.kind, "name": self.name}
 
 
@@ -68,7 +112,7 @@ class Failed(Exception):
 class Made:
     """What came of a request: an artifact, or why there is none."""
 
-    request: dict[str, Any]
+    request: BuildRequest
     artifact: Artifact | None = None
     report: CompilerReport = field(default_factory=CompilerReport)
     failed: Failed | None = None
@@ -99,5 +143,4 @@ class BuildResult(Message):
 
     def known(self) -> list[Made]:
         """Returns what came of its requests, as far as that is known."""
-        kept = [Made({"kind": a.kind, "request": a.request}, a) for a in self.artifacts]
-        return self.made or kept
+        return self.made or [Made(a.asked(), a) for a in self.artifacts]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import kernelwright
-from kwharness.base.built import Artifact, CompilerReport, Failed
+from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
 from kwharness.build import (
     build_requests,
@@ -95,14 +95,14 @@ class Maker:
             self._sees = Sees("", True, tuple(build_requests.includes_of([text])))
             self._builder = compiler_of(server, self._sees, mode, warm=True)
 
-    def checked(self, raw: Any) -> dict[str, Any]:
+    def checked(self, raw: Any) -> BuildRequest:
         try:
             return forms.checked_request(raw, self._arch, whole=self._whole)
         except (KeyError, TypeError, ValueError) as e:
             said = f"the candidate's request to build is malformed: {e!s:.200}"
             raise Failed("rejected", sentence(said)) from e
 
-    def make(self, request: dict[str, Any], seconds: float) -> tuple[Artifact, CompilerReport]:
+    def make(self, request: BuildRequest, seconds: float) -> tuple[Artifact, CompilerReport]:
         kept = object_cache.cached_object(self._cache, request)
         if kept is not None:
             return kept
@@ -172,7 +172,7 @@ def recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool]
 
 
 def _compile(
-    worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
+    worker: Worker, cache_dir: str, request: BuildRequest, text: str, timeout: float
 ) -> tuple[Artifact, CompilerReport]:
     launched = bool(request.get("launched"))
     cuda = request.get("language") == "cuda"
@@ -218,7 +218,7 @@ def _compile(
     return artifact, report
 
 
-def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: str) -> str:
+def _light(server: ForkServer, cache_dir: str, request: BuildRequest, mode: str) -> str:
     """Returns the folder of lighter headers for a request of load_inline.
 
     They are precompiled for flags that come a second time: once costs more than it saves. What

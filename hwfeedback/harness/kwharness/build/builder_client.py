@@ -351,7 +351,7 @@ def _try(
     fds = object_cache.open_all(given)
     try:
         client.load(
-            text, [a.given() for a in given], fds, threads=1, timeout=IMPORT_TIMEOUT,
+            text, [a.asked() for a in given], fds, threads=1, timeout=IMPORT_TIMEOUT,
             workshop=shop, elsewhere=bool(arch), forbids=runs.forbids,
         )  # fmt: skip
     except WorkerLate:

@@ -21,7 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import kernelwright
-from kwharness.base.built import Artifact, BuildResult, CachedFile, CompilerReport, Failed
+from kwharness.base.built import (
+    Artifact,
+    BuildRequest,
+    BuildResult,
+    CachedFile,
+    CompilerReport,
+    Failed,
+)
 from kwharness.base.protocol import ProtocolError
 from kwharness.build import compilers, headers, reports, torch_headers
 from kwharness.build.form import (
@@ -68,7 +75,7 @@ def opened(file: CachedFile) -> int:
     return _sealed(data, file.name)
 
 
-def cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+def cached_failure(cache_dir: str, request: BuildRequest) -> dict[str, Any] | None:
     said = read_json(path_in(cache_dir, "objects", object_key(request) + FAILED))
     try:
         hold(said, {"late": bool, "log": str, "errors": list, "reaches": [str]})
@@ -77,9 +84,7 @@ def cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | 
     return said
 
 
-def cached_object(
-    cache_dir: str, request: dict[str, Any]
-) -> tuple[Artifact, CompilerReport] | None:
+def cached_object(cache_dir: str, request: BuildRequest) -> tuple[Artifact, CompilerReport] | None:
     key = object_key(request)
     record = read_json(path_in(cache_dir, "objects", key + ".json"))
     report = record.get("report") if record is not None else None
@@ -115,8 +120,8 @@ def kept_build(path: str) -> BuildResult | None:
     return found if whole and all(map(_intact, found.artifacts)) else None
 
 
-def object_key(request: dict[str, Any]) -> str:
-    flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
+def object_key(request: BuildRequest) -> str:
+    flags: tuple[str, ...] = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
     if request.get("language") == "cuda":
         own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
         flags = (*flags, *own, request["arch"], *_cuda_versions())

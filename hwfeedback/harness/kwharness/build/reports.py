@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import kernelwright
-from kwharness.base.built import CompilerReport, Failed
+from kwharness.base.built import BuildRequest, CompilerReport, Failed
 from kwharness.base.constants import SHARED
 from kwharness.base.verdicts import Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, headers, sass
@@ -35,7 +35,7 @@ def said_by(answer: dict[str, Any], log: str) -> dict[str, Any]:
     }
 
 
-def failure_of(said: dict[str, Any], request: dict[str, Any], text: str) -> Failed:
+def failure_of(said: dict[str, Any], request: BuildRequest, text: str) -> Failed:
     """Returns that as the failure of a request, with the lines of the candidate's file."""
     log, name = said["log"], name_of(request)
     if said["reaches"]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-from kwharness.base.built import Artifact, CompilerReport, Failed, Made
+from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed, Made
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError
 
 MAX_OBJECTS = 32  # of a candidate
@@ -42,10 +42,10 @@ class Maker(Protocol):
 
     stopped: bool
 
-    def checked(self, raw: Any) -> dict[str, Any]:
+    def checked(self, raw: Any) -> BuildRequest:
         """Returns a request as it is built: it comes from a process that runs the candidate."""
 
-    def make(self, request: dict[str, Any], seconds: float) -> tuple[Artifact, CompilerReport]:
+    def make(self, request: BuildRequest, seconds: float) -> tuple[Artifact, CompilerReport]:
         """One at a time."""
 
     def stop(self) -> None:
@@ -141,7 +141,7 @@ class Workshop:
         finally:
             self._building.release()
 
-    def _admit(self, request: dict[str, Any]) -> None:
+    def _admit(self, request: BuildRequest) -> None:
         """Raises Failed for one request too many."""
         self._sources += sum(map(len, [*sources_of(request), *request.get("files", {}).values()]))
         if self._sources > MAX_SOURCES:
@@ -151,7 +151,7 @@ class Workshop:
         if len(self.artifacts) >= MAX_OBJECTS:
             raise Failed("rejected", f"it builds over {MAX_OBJECTS} objects: {ONCE}")
 
-    def _make(self, maker: Maker, request: dict[str, Any], desk: Desk | None) -> Made:
+    def _make(self, maker: Maker, request: BuildRequest, desk: Desk | None) -> Made:
         made = Made(request)
         left = BUILD_S - self._spent
         began = time.monotonic()
@@ -300,12 +300,12 @@ class _Waits:
         self._desk.end()
 
 
-def name_of(request: dict[str, Any]) -> str:
+def name_of(request: BuildRequest) -> str:
     """Returns the name that an object was asked for by."""
     return str(request.get("asked") or request["name"])
 
 
-def sources_of(request: dict[str, Any]) -> list[str]:
+def sources_of(request: BuildRequest) -> list[str]:
     """Returns the texts of a request whose lines a compiler may name, in their order."""
     if "source" in request:
         return [request["source"]]

@@ -191,7 +191,7 @@ class Trial:
                 opened = object_cache.open_all(artifacts)
                 client.load(
                     p.source,
-                    [a.given() for a in artifacts],
+                    [a.asked() for a in artifacts],
                     opened,
                     threads=self.context.threads,
                     timeout=LOAD_S,

@@ -77,7 +77,7 @@ def load(server, text, built):
             {
                 "op": "load",
                 "source": text,
-                "artifacts": [a.given() for a in built.artifacts],
+                "artifacts": [a.asked() for a in built.artifacts],
                 "threads": 1,
             },
             fds,
