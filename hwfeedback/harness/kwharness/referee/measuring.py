@@ -62,8 +62,8 @@ def baselines(calls: TimedCalls, opponents: Opponents, v: Verdict, learned: Lear
         records = opponents.timing(calls).records
     finally:
         memory.let_go(trial.reference)
-    learned.baselines = records
-    v.baselines = {n: r["measurement"]["median_ms"] for n, r in records.items()}
+    learned.baselines = {n: r.to_json() for n, r in records.items()}
+    v.baselines = {n: r.measurement.median_ms for n, r in records.items()}
     request = trial.context.request
     roofline = Roofline.of(request, trial.processes.carried, trial.verification)
     v.floor = roofline.floor(min(v.baselines.values()))

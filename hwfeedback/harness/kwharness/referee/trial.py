@@ -78,7 +78,7 @@ class Trial:
             self.verification.prepare(state)
             # Beside it a candidate may be imported and built: what is known of eager is not its
             # work.
-            eager = (known or {}).get("eager")
+            eager = (known or {}).get("eager")  # a timing.baselines.Record
             took = (time.perf_counter() - began) / 4
             self.eager_s = max(1e-3 * eager["measurement"]["median_ms"] if eager else took, 1e-4)
             self.made.state = self.verification.state

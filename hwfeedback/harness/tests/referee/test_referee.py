@@ -21,7 +21,7 @@ from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
 from kwharness.base.protocol import Channel, Closed
 from kwharness.base.requests import Candidate, Request, Speedup, Task
-from kwharness.base.verdicts import CorrectnessReport, Verdict
+from kwharness.base.verdicts import CorrectnessReport, Measurement, TimingReport, Verdict
 from kwharness.build import builder_client, reports
 from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
@@ -1082,7 +1082,7 @@ def test_operations_that_nobody_did_are_no_floor() -> None:
 
     def measured(ms: float) -> dict[str, Any]:
         v = Verdict("quick", "", "", CorrectnessReport("float32"), roofline.floor())
-        report = {"candidate": {"median_ms": ms}}
+        report = TimingReport(Measurement(median_ms=ms))
         timed = types.SimpleNamespace(report=report, speedup=None, speedups={}, metrics={})
         figures.fill(v, timed, roofline, 1)
         return v.to_json()
