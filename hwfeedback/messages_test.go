@@ -22,16 +22,15 @@ type schemaType struct {
 
 // onlyOurs are keys of messages that Python neither sends nor reads.
 var onlyOurs = map[string]string{
-	"Answer.learned.quick":            "known before an evaluation, and never learned in one",
-	"Answer.parsed[].given":           "of the request to parse",
-	"Answer.parsed[].normalised_hash": "of the request to parse",
-	"Answer.parsed[].problems":        "of the request to parse",
-	"Answer.verdict.cached":           "whether this side had it",
-	"Answer.verdict.explained":        "made of two verdicts here",
+	"Answer.learned.quick":     "known before an evaluation, and never learned in one",
+	"Answer.verdict.cached":    "whether this side had it",
+	"Answer.verdict.explained": "made of two verdicts here",
 }
 
 // onlyTheirs are keys that Python reads and this side does not send.
 var onlyTheirs = map[string]string{
+	"Answer.parsed[].called": "for who builds it",
+	"Answer.parsed[].lazy":   "for who builds it",
 	"Request.cold":           "for tests",
 	"Request.limits":         "for tests",
 	"Request.require_custom": "for tests",

@@ -10,12 +10,14 @@ import tempfile
 import fuzz_building
 import hostile
 
+from kwharness.base.built import BuildResult
+from kwharness.base.requests import Candidate
 from kwharness.build import builder_client
 
-_CANDIDATE = {"source": "lib = native('')\nclass ModelNew: ...\n"}
+_CANDIDATE = Candidate("lib = native('')\nclass ModelNew: ...\n")
 
 
-def _built(folder: str) -> dict[str, object]:
+def _built(folder: str) -> BuildResult:
     script = json.loads(fuzz_building.seeds()[0])
     return builder_client.build(hostile.Server(script), _CANDIDATE, folder)
 
@@ -46,7 +48,7 @@ def one(data: bytes) -> None:
     folder = tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm")
     try:
         whole = _built(folder)
-        assert whole["status"] == "", whole
+        assert whole.status == "", whole
         for path in _records(folder):
             with open(path, "wb") as f:
                 f.write(data)

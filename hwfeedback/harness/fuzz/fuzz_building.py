@@ -10,6 +10,8 @@ import tempfile
 
 import hostile
 
+from kwharness.base.built import BuildResult
+from kwharness.base.requests import Candidate
 from kwharness.build import builder_client, object_cache
 from kwharness.referee import faults
 
@@ -86,19 +88,17 @@ def seeds() -> list[bytes]:
     ]
 
 
-def checked(result: dict[str, object]) -> None:
+def checked(result: BuildResult) -> None:
     """Checks what ``build`` gave."""
-    assert result["status"] in ("", "rejected", "build_failed", "crashed", "timed_out"), result
-    if result["status"]:
-        hostile.sentence(str(faults.Fault(str(result["status"]), str(result["reason"]))))
-    hostile.sendable({k: v for k, v in result.items() if k != "made"})
-    build = result["build"]
-    assert isinstance(build, dict)
-    for name in ("errors", "vectorised", "missed"):
-        for d in build.get(name, ()):
-            assert type(d["line"]) is int and 0 <= d["line"] < 1 << 62
-            assert isinstance(d["message"], str) and d["message"].isprintable()
-    fds = object_cache.open_artifacts(result)
+    assert result.status in ("", "rejected", "build_failed", "crashed", "timed_out"), result
+    if result.status:
+        hostile.sentence(str(faults.Fault(result.status, result.reason)))
+    hostile.sendable(result.to_json())
+    build = result.build
+    for d in [*(build.errors or ()), *(build.vectorised or ()), *(build.missed or ())]:
+        assert type(d.line) is int and 0 <= d.line < 1 << 62
+        assert isinstance(d.message, str) and d.message.isprintable()
+    fds = object_cache.open_all(result.artifacts)
     object_cache.close_all(fds)
 
 
@@ -110,11 +110,11 @@ def one(data: bytes) -> None:
     folder = tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm")
     try:
         server = hostile.Server(script)
-        first = builder_client.build(server, {"source": _TEXT}, folder)
+        first = builder_client.build(server, Candidate(_TEXT), folder)
         checked(first)
-        second = builder_client.build(server, {"source": _TEXT}, folder)
+        second = builder_client.build(server, Candidate(_TEXT), folder)
         checked(second)
-        assert second["status"] == first["status"] or not second["build"]["cached"]
+        assert second.status == first.status or not second.build.cached
         try:
             assert isinstance(builder_client.export(server, _TEXT), str)
         except ValueError as e:

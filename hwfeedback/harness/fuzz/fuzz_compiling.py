@@ -48,8 +48,8 @@ def one(data: bytes) -> None:
     assert not {f[:2] for f in loops} & {f[:2] for f in missed}, "vectorised and missed"
     said = [*sass.mixes(text).values(), *sass.usage(text).values(), *diagnostics.resources(text)]
     sound = reports.resources(said)
-    assert all(set(k.get("instructions", {})) <= set(sass.CLASSES) for k in sound)
-    hostile.sendable(sound)
+    assert all(set(k.instructions or ()) <= set(sass.CLASSES) for k in sound)
+    hostile.sendable([k.to_json() for k in sound])
     assert sass.demangled(text) or not text
     for arch, forbidden in (("", _FORBIDDEN), ("sm_90a", _OF_NVCC)):
         try:

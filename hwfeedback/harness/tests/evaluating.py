@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import functools
 import hashlib
@@ -22,8 +23,10 @@ import torch
 from process_layer import FORKS_OFTEN, connect, listening
 
 from kwharness.base import paths
+from kwharness.base.built import BuildResult
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.base.requests import Request
+from kwharness.base.verdicts import BuildReport
 from kwharness.build import builder_client, object_cache, torch_headers
 from kwharness.machine import allocator, toolchain
 from kwharness.process import fork_client
@@ -47,16 +50,7 @@ SHARES = os.environ.get("KERNELWRIGHT_TEST_SHARES", "") == "1"
 # how much is asked.
 MILESTONE = float(os.environ.get("KERNELWRIGHT_TEST_MILESTONE") or 0)
 OLD_S = 7 * 86_400.0  # after which objects of another harness are removed
-UNBUILT = {
-    "build": {"seconds": 0.0, "cached": False, "form": "none"},
-    "status": "",
-    "reason": "",
-    "artifacts": [],
-    "normalised_hash": "",
-    "language": "cpp",
-    "missing": [],
-    "called": [],
-}
+UNBUILT = BuildResult(BuildReport(form="none"), "", "", [], "", "cpp", [], [])
 
 
 def of_work_folder(folder: pathlib.Path) -> str:
@@ -326,7 +320,7 @@ class Evaluator:
         request = self.request(source, candidate, level, more)
         with pytest.MonkeyPatch.context() as m:
             if not built:
-                m.setattr(builder_client, "build", lambda *_, **__: UNBUILT)
+                m.setattr(builder_client, "build", lambda *_, **__: copy.deepcopy(UNBUILT))
             answer = self.referee.evaluate(request, [])
         self.known[source] |= answer["learned"]  # baselines, the next time
         return answer["verdict"]

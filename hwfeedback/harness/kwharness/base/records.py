@@ -16,6 +16,7 @@ from kwharness.base.protocol import ProtocolError
 
 # Metadata of a field.
 FLAT = {"flat": True}  # its keys stand among those of its owner: an embedded struct in Go
+INSIDE = {"inside": True}  # it is in no message
 NULL = {"null": True}  # it is written as null where it is None; any other one is left out there
 KEY = "key"  # its key in JSON, where that is not its name
 
@@ -73,7 +74,7 @@ def typed(cls: Any) -> list[tuple[Field[Any], Any]]:
 @functools.cache
 def _typed(cls: Any) -> list[tuple[Field[Any], Any]]:
     hints = typing.get_type_hints(cls)
-    return [(f, hints[f.name]) for f in fields(cls)]
+    return [(f, hints[f.name]) for f in fields(cls) if not f.metadata.get("inside")]
 
 
 def _read(hint: Any, value: Any, where: str) -> Any:

@@ -250,10 +250,15 @@ class Learned(Message):
 
 @dataclass
 class Read(Message):
-    """What was read of a candidate that comes later."""
+    """What was read of a text: the answer to ``parse``, and of a candidate that comes later."""
 
     language: str
     form: str
+    normalised_hash: str = ""  # hex SHA-256 of its normalised syntax tree; "" where it has none
+    problems: list[str] = field(default_factory=list)  # why it is no candidate, or no reference
+    given: str = ""  # of a reference: the parameter by which it takes a function
+    called: list[str] = field(default_factory=list)  # languages that compile when they are called
+    lazy: bool = True  # whether it may build something later than at its import
 
 
 @dataclass

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import kernelwright
+from kwharness.base.built import BuildRequest
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.build import form_extension, forms, headers, used_headers
-from kwharness.build.form import BuildFailed, Request, Way
+from kwharness.build.form import BuildFailed, Way
 from kwharness.clients.workshop import name_of
 
 _loaded: dict[str, Any] = {}  # what has their functions, by path
@@ -26,7 +27,7 @@ class Objects:
 
     def __init__(
         self,
-        given: Sequence[dict[str, Any]] = (),
+        given: Sequence[BuildRequest] = (),
         fds: Sequence[int] = (),
         failed: Sequence[dict[str, Any]] = (),
         workshop: int = -1,
@@ -40,7 +41,7 @@ class Objects:
         self._channel = Channel.of_fd(workshop) if workshop >= 0 else None
         self._asking = threading.Lock()  # extensions may be asked for on several threads
 
-    def path(self, request: Request) -> str:
+    def path(self, request: BuildRequest) -> str:
         """Returns where the object of a request lies. Raises BuildFailed."""
         key = str(request["request"])
         with self._asking:
@@ -50,12 +51,12 @@ class Objects:
                 raise BuildFailed(self._failed[key])
             return self._paths[key]
 
-    def fails(self, request: dict[str, Any]) -> None:
+    def fails(self, request: BuildRequest) -> None:
         """Raises BuildFailed for what is known not to compile."""
         if said := self._failed.get(str(request["request"])):
             raise BuildFailed(said)
 
-    def _ask(self, key: str, request: dict[str, Any]) -> None:
+    def _ask(self, key: str, request: BuildRequest) -> None:
         if self._channel is None:
             raise BuildFailed(f"{name_of(request)} was not built")
         try:
@@ -76,9 +77,9 @@ class Noted(Objects):
 
     def __init__(self) -> None:
         super().__init__()
-        self.requests: list[dict[str, Any]] = []
+        self.requests: list[BuildRequest] = []
 
-    def path(self, request: dict[str, Any]) -> str:
+    def path(self, request: BuildRequest) -> str:
         self.requests.append(request)
         return ""
 
@@ -123,7 +124,7 @@ def stand_in(objects: Objects) -> None:
     A candidate that is right all the same does not need its custom code.
     """
 
-    def nothing(request: Request) -> str:
+    def nothing(request: BuildRequest) -> str:
         objects.fails(request)
         return ""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import kernelwright
+from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
 from kwharness.build import (
     build_requests,
@@ -23,7 +24,7 @@ from kwharness.clients.errors import (
     how_it_ended,
     sentence,
 )
-from kwharness.clients.workshop import Failed, name_of
+from kwharness.clients.workshop import name_of
 from kwharness.machine import toolchain
 from kwharness.process import policy
 from kwharness.process.fork_client import ForkServer, Worker
@@ -94,17 +95,17 @@ class Maker:
             self._sees = Sees("", True, tuple(build_requests.includes_of([text])))
             self._builder = compiler_of(server, self._sees, mode, warm=True)
 
-    def checked(self, raw: Any) -> dict[str, Any]:
+    def checked(self, raw: Any) -> BuildRequest:
         try:
             return forms.checked_request(raw, self._arch, whole=self._whole)
         except (KeyError, TypeError, ValueError) as e:
             said = f"the candidate's request to build is malformed: {e!s:.200}"
             raise Failed("rejected", sentence(said)) from e
 
-    def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        artifact = object_cache.cached_object(self._cache, request)
-        if artifact is not None:
-            return artifact
+    def make(self, request: BuildRequest, seconds: float) -> tuple[Artifact, CompilerReport]:
+        kept = object_cache.cached_object(self._cache, request)
+        if kept is not None:
+            return kept
         if (said := object_cache.cached_failure(self._cache, request)) is not None:
             raise reports.failure_of(said, request, self._text)
         self._note(COMPILING + name_of(request))
@@ -171,8 +172,8 @@ def recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool]
 
 
 def _compile(
-    worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
-) -> dict[str, Any]:
+    worker: Worker, cache_dir: str, request: BuildRequest, text: str, timeout: float
+) -> tuple[Artifact, CompilerReport]:
     launched = bool(request.get("launched"))
     cuda = request.get("language") == "cuda"
     enough = launched and kernelwright.nvrtc_version()
@@ -192,18 +193,13 @@ def _compile(
                 "build_failed",
                 f"compiling: {reports.message_of(answer)}",
             )
-        report: dict[str, Any] = {
-            "log": str(answer.get("log") or "")[: compilers.LOG_KEPT],
-            "vectorised": reports.diagnostics_of(answer.get("vectorised")),
-            "missed": reports.diagnostics_of(answer.get("missed")),
-            "kernels": reports.resources(answer.get("kernels")),
-        }
+        report = reports.compiler_report(answer)
         if answer.get("killed"):
             raise policy.SandboxError(
                 "the compiler was killed from outside, or by the kernel for want of memory"
             )
         key = object_cache.object_key(request)
-        said = reports.said_by(answer, report["log"])
+        said = reports.said_by(answer, report.log)
         if len(fds) != 1 or said["reaches"]:
             if not said["late"]:
                 object_cache.write_json(
@@ -215,20 +211,14 @@ def _compile(
         sha256 = object_cache.copy_into(fds[0], path, object_cache.MAX_BYTES)
     finally:
         object_cache.close_all(fds)
-    artifact = {
-        "key": key,
-        "kind": request["kind"],
-        "name": request["name"],
-        "request": request["request"],
-        "sha256": sha256,
-        "path": path,
-        "loaded": str(answer.get("loaded") or "")[:64],
-    }
-    object_cache.write_json(path.removesuffix(".so") + ".json", {**artifact, "report": report})
-    return {**artifact, "report": report}
+    loaded = str(answer.get("loaded") or "")[:64]
+    asked = (request["kind"], request["request"])
+    artifact = Artifact(request["name"], sha256, path, *asked, key, loaded)
+    object_cache.keep_object(artifact, report)
+    return artifact, report
 
 
-def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: str) -> str:
+def _light(server: ForkServer, cache_dir: str, request: BuildRequest, mode: str) -> str:
     """Returns the folder of lighter headers for a request of load_inline.
 
     They are precompiled for flags that come a second time: once costs more than it saves. What

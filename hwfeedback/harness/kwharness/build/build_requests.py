@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import kernelwright
+from kwharness.base.built import BuildRequest
 from kwharness.build import object_cache
 from kwharness.machine import toolchain
 
@@ -20,7 +21,7 @@ def includes_of(sources: Sequence[str]) -> list[str]:
     return kernelwright.cutlass_folders() if asked else []
 
 
-def of_cutlass(sources: Sequence[str]) -> dict[str, Any]:
+def of_cutlass(sources: Sequence[str]) -> BuildRequest:
     """What a request has of CUTLASS: ``includes`` and, for its key, ``cutlass``, "none" where its
     headers are asked for and not there.
     """
@@ -39,9 +40,9 @@ def texts(value: Any) -> list[str]:
     return value
 
 
-def handed_over(raw: Mapping[str, Any]) -> dict[str, Any]:
+def handed_over(raw: Mapping[str, Any]) -> BuildRequest:
     """Returns the files that come with a request. Each keeps its place, within one folder."""
-    found: dict[str, Any] = {}
+    found: BuildRequest = {}
     files, units = raw.get("files", {}), texts(raw.get("units", []))
     folders, paths = texts(raw.get("folders", [])), texts(raw.get("include_paths", []))
     if not isinstance(files, dict) or not all(isinstance(v, str) for v in files.values()):
@@ -56,12 +57,12 @@ def handed_over(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("units")
     if not all(p.startswith("/") and "\0" not in p for p in paths):
         raise ValueError("include_paths")
-    for name, value in (
-        ("files", files),
-        ("units", units),
-        ("folders", folders),
-        ("include_paths", paths),
-    ):
-        if value:
-            found[name] = value
+    if files:
+        found["files"] = files
+    if units:
+        found["units"] = units
+    if folders:
+        found["folders"] = folders
+    if paths:
+        found["include_paths"] = paths
     return found

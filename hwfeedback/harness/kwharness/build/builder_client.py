@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from kwharness.build import (
-    compilers,
-    forbidden,
-    forms,
-    object_cache,
-    reports,
-)
+from kwharness.base.built import Artifact, BuildResult, CompilerReport, Failed, Made
+from kwharness.base.requests import Candidate, NamedBaseline
+from kwharness.base.verdicts import BuildReport, Diagnostic, Kernel, Read
+from kwharness.build import diagnostics, forbidden, forms, object_cache, reports
 from kwharness.build.build_process import (
     IMPORT_TIMEOUT,
     Maker,
@@ -37,7 +34,7 @@ from kwharness.clients.errors import (
     WorkerLate,
     sentence,
 )
-from kwharness.clients.workshop import Failed, Made, Workshop, sources_of
+from kwharness.clients.workshop import Workshop, sources_of
 from kwharness.machine import toolchain
 from kwharness.process import policy
 from kwharness.process.fork_client import ForkServer, Worker
@@ -50,7 +47,7 @@ NO_TRIAL, TRIAL, ALONE = "", "trial", "alone"
 EARLY = "early"  # nothing of the candidate is run: what takes that is not known
 
 
-def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dict[str, Any]:
+def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> Read:
     """What source.parse says of a text, from a sandboxed worker. A text that kills its parser has a
     problem saying so.
     """
@@ -62,8 +59,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
     finally:
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
-        parsed = {"normalised_hash": "", "language": "", "form": forms.NONE, "problems": [answer]}
-        return parsed | {"called": [], "lazy": True, "given": ""}
+        return Read("", forms.NONE, problems=[answer])
     return reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
 
 
@@ -85,7 +81,7 @@ def export(
 
 def build(
     server: ForkServer,
-    candidate: dict[str, Any],
+    candidate: Candidate | NamedBaseline,
     cache_dir: str,
     device: str = "cpu",
     mode: str = "strict",
@@ -95,7 +91,7 @@ def build(
     trial: str = TRIAL,
     forbids: bool = False,
     keeps: bool = True,
-) -> dict[str, Any]:
+) -> BuildResult:
     """Builds what a candidate asks for when it is imported, or finds it built.
 
     ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA. ``trial``:
@@ -105,20 +101,17 @@ def build(
     ``forbids``: whether what policy forbids fails. ``keeps``: whether what it comes to is kept, as
     anything is but what is tried for an explanation.
 
-    Returns ``build`` (a BuildReport), ``status`` ("" when it can be run, else rejected,
-    build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
-    ``normalised_hash``, ``language``, ``called`` (languages of its kernels that compile when they
-    are called), ``missing``, and where it was built just now ``made`` (for ``workshop``). Raises
-    for the machine's faults alone: toolchain.Missing, policy.SandboxError and ProtocolError.
+    Raises for the machine's faults alone: toolchain.Missing, policy.SandboxError and ProtocolError.
     """
     start = time.monotonic()
-    text = candidate["source"]
+    text = candidate.source
     key = object_cache.build_key(text, device, arch, forbids)
     record_path = object_cache.path_in(cache_dir, "builds", key + ".json")
     if (known := object_cache.kept_build(record_path)) is not None:
-        known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
+        known.build.cached, known.build.seconds = True, time.monotonic() - start
         return known
-    result = _blank(candidate.get("language") or "cpp")
+    language = (isinstance(candidate, Candidate) and candidate.language) or "cpp"
+    result = BuildResult(BuildReport(form=forms.NONE), "", "", [], "", language, [], [])
     note = progress or (lambda _: None)
     warm = bool(arch) and _seems_launched(text)  # NVRTC, which takes as long as reading a text
     maker = partial(Maker, server, cache_dir, mode, arch, text, note, warm)
@@ -138,46 +131,26 @@ def build(
     finally:
         shop.leave()
     _add_made(result, text, shop.made)
-    _finish(result, failed, time.monotonic() - start)
-    keeps = keeps and (trial != EARLY or result["status"] != "")
-    if keeps and result["status"] in object_cache.KEPT and not isinstance(failed, _Breach):
-        object_cache.write_json(record_path, result)
-    return result | {"made": shop.made}
-
-
-def _blank(language: str) -> dict[str, Any]:
-    """Returns a result of which nothing is known yet."""
-    return {
-        "build": {"seconds": 0.0, "cached": False, "form": forms.NONE},
-        "status": "",
-        "reason": "",
-        "artifacts": [],
-        "normalised_hash": "",
-        "language": language,
-        "missing": [],
-        "called": [],
-        "cutlass": "",
-    }
-
-
-def _finish(result: dict[str, Any], failed: Failed | None, seconds: float) -> None:
     if failed is not None:
-        result |= {"status": failed.status, "reason": failed.reason}
-        result["build"] |= failed.report
-    result["build"]["seconds"] = seconds
+        result.fail(failed)
+    result.build.seconds = time.monotonic() - start
+    keeps = keeps and (trial != EARLY or result.status != "")
+    if keeps and result.status in object_cache.KEPT and not isinstance(failed, _Breach):
+        object_cache.write_json(record_path, result.to_json())
+    return result
 
 
 def workshop(
     server: ForkServer,
     text: str,
-    built: dict[str, Any],
+    made: Sequence[Made],
     cache_dir: str,
     mode: str = "strict",
     arch: str = "",
     *,
     whole: bool = False,
 ) -> Workshop:
-    """Returns where the processes of a candidate ask for what it builds later than ``built``.
+    """Returns where the processes of a candidate ask for what it builds later than ``made``.
     ``whole``: what ``load_inline`` is given is built as torch builds it (torch_extension.py).
     """
 
@@ -185,49 +158,49 @@ def workshop(
         return Maker(server, cache_dir, mode, arch, text, lambda _: None, whole=whole)
 
     shop = Workshop(maker, object_cache.opened)
-    artifacts = built.get("artifacts") or ()
-    for made in built.get("made") or [Made(a, a) for a in artifacts]:
-        if not whole or made.request["kind"] != LOAD_INLINE:
-            shop.know(made)
+    for m in made:
+        if not whole or m.request["kind"] != LOAD_INLINE:
+            shop.know(m)
     return shop
 
 
-def reported(text: str, made: Sequence[Made]) -> dict[str, Any]:
-    """Returns what a BuildReport says of what was made."""
-    found: dict[str, list[Any]] = {n: [] for n in ("vectorised", "missed", "errors", "kernels")}
-    logs: list[str] = []
+def add_reports(report: BuildReport, text: str, made: Sequence[Made]) -> list[str]:
+    """Adds what compilers said of what was made, and returns what became of flags."""
+    vectorised, missed = list(report.vectorised or ()), list(report.missed or ())
+    errors, kernels = list(report.errors or ()), list(report.kernels or ())
+    logs: list[str | None] = [report.log]
     notes: list[str] = []
     for m in made:
-        report = m.failed.report if m.failed is not None else (m.artifact or {}).get("report", {})
-        log = report.get("log", "")
         notes += m.request.get("notes", ())
-        found["kernels"] += report.get("kernels", ())
-        found["errors"] += report.get("errors", ())
-        said = {n: report[n] for n in ("vectorised", "missed") if report.get(n)}
-        if said or log:
+        if m.failed is not None:
+            errors += m.failed.errors
+            logs.append(m.failed.log)
+        elif m.report != CompilerReport():
             lines = reports.Lines(text, sources_of(m.request))
-            for name, diagnostics in said.items():
-                found[name] += [lines.diagnostic(d) for d in diagnostics]
-            log = log if m.failed is not None else lines.renumbered(log)
-        logs.append(log)
-    out: dict[str, Any] = {n: reports.unique(found[n]) for n in ("vectorised", "missed", "errors")}
-    out |= {"kernels": found["kernels"], "flags": list(dict.fromkeys(notes))[: reports.DIAGNOSTICS]}
-    out["log"] = "\n".join(filter(None, logs))[: compilers.LOG_KEPT]
-    return {n: v for n, v in out.items() if v}
+            vectorised += map(lines.diagnostic, m.report.vectorised)
+            missed += map(lines.diagnostic, m.report.missed)
+            kernels += [k for k in m.report.kernels if k not in (report.kernels or ())]
+            logs.append(lines.renumbered(m.report.log))
+    report.vectorised = reports.unique(vectorised) or None
+    report.missed = reports.unique(missed) or None
+    report.errors, report.kernels = reports.unique(errors) or None, kernels or None
+    report.log = "\n".join(dict.fromkeys(filter(None, logs)))[: diagnostics.LOG_KEPT] or None
+    notes = [n for n in dict.fromkeys(notes) if n not in (report.flags or ())]
+    report.flags = [*(report.flags or ()), *notes][: reports.DIAGNOSTICS] or None
+    return notes
 
 
 def facts(
-    server: ForkServer, built: dict[str, Any], cache_dir: str, mode: str = "strict"
-) -> list[dict[str, Any]]:
+    server: ForkServer, artifacts: Sequence[Artifact], cache_dir: str, mode: str = "strict"
+) -> list[Kernel]:
     """Returns what is known of the kernels in a build's objects (sass.py): kept by the object's
     hash. Never raises for what a reader makes of an object: it is then not known.
     """
-    artifacts = list(built.get("artifacts") or ())
-    paths = [object_cache.path_in(cache_dir, "facts", f"{a['sha256']}.json") for a in artifacts]
+    paths = [object_cache.path_in(cache_dir, "facts", f"{a.sha256}.json") for a in artifacts]
     known = [object_cache.read_json(p) for p in paths]
     missing = [i for i, k in enumerate(known) if k is None]
     if missing and toolchain.cuobjdump():
-        fds = object_cache.open_artifacts({"artifacts": [artifacts[i] for i in missing]})
+        fds = object_cache.open_all(artifacts[i] for i in missing)
         try:
             with compiler_of(server, Sees(cuda=True), mode) as worker:
                 answer, more = ask(worker, {"op": "facts"}, FACTS_TIMEOUT, fds)
@@ -237,30 +210,28 @@ def facts(
         said = answer.get("kernels") if isinstance(answer, dict) else None
         if isinstance(said, list) and len(said) == len(missing):
             for i, kernels in zip(missing, said, strict=True):
-                known[i] = kept = {"kernels": reports.resources(kernels)}
+                known[i] = kept = {"kernels": [k.to_json() for k in reports.resources(kernels)]}
                 object_cache.write_json(paths[i], kept)
     return [k for each in known if each for k in reports.resources(each.get("kernels"))]
 
 
-def with_facts(
-    kernels: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def with_facts(kernels: Sequence[Kernel], known: Sequence[Kernel]) -> list[Kernel]:
     """Returns what the compiler said of kernels with what their objects say beside it."""
-    told = {k["name"]: k for k in known}
-    both = [{**told.pop(k["name"], {}), **k} for k in kernels]
-    return [*both, *(k for k in known if k["name"] in told)][: reports.DIAGNOSTICS]
+    told = {k.name: k.to_json() for k in known}
+    both = [Kernel.from_json(told.pop(k.name, {}) | k.to_json()) for k in kernels]
+    return [*both, *(k for k in known if k.name in told)][: reports.DIAGNOSTICS]
 
 
-def _add_made(result: dict[str, Any], text: str, made: Sequence[Made]) -> None:
+def _add_made(result: BuildResult, text: str, made: list[Made]) -> None:
     """Adds what was asked for when it was imported."""
     if made:
         kinds = {m.request["kind"] for m in made}
-        result["build"]["form"] = LOAD_INLINE if kinds == {LOAD_INLINE} else NATIVE
-    built = [m.artifact for m in made if m.artifact is not None]
-    result["artifacts"] = [{k: v for k, v in a.items() if k != "report"} for a in built]
+        result.build.form = LOAD_INLINE if kinds == {LOAD_INLINE} else NATIVE
+    result.made = made
+    result.artifacts = [m.artifact for m in made if m.artifact is not None]
     cutlass = (m.request.get("cutlass") for m in made)
-    result["cutlass"] = next(filter(None, cutlass), "")
-    result["build"] |= reported(text, made)
+    result.cutlass = next(filter(None, cutlass), "")
+    add_reports(result.build, text, made)
 
 
 def _seems_launched(text: str) -> bool:
@@ -288,7 +259,7 @@ def _build_ahead(
     server: ForkServer,
     text: str,
     mode: str,
-    result: dict[str, Any],
+    result: BuildResult,
     shop: Workshop,
     runs: _Runs,
 ) -> bool:
@@ -299,25 +270,25 @@ def _build_ahead(
     Raises Failed for a text that is no candidate, and for one whose first source does not compile.
     """
     with server.spawn("builder", {"sandbox": mode, "threads": 1} | runs.config) as worker:
-        result["missing"] = worker.missing
+        result.missing = worker.missing
         answer = problem_if_dead(
             worker, {"op": "parse", "source": text, "what": "candidate"}, PARSE_TIMEOUT
         )
         if isinstance(answer, str):
             raise Failed("rejected", answer)
         parsed = reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
-        result["normalised_hash"] = parsed["normalised_hash"]
-        result["language"] = parsed["language"] or result["language"]
-        result["build"]["form"] = parsed["form"]
-        if parsed["problems"]:
+        result.normalised_hash = parsed.normalised_hash
+        result.language = parsed.language or result.language
+        result.build.form = parsed.form
+        if parsed.problems:
             raise Failed(
-                "build_failed" if not parsed["normalised_hash"] else "rejected",
-                parsed["problems"][0],
-                log="\n".join(parsed["problems"]),
-                errors=[reports.diagnostic_of(p) for p in parsed["problems"]],
+                "build_failed" if not parsed.normalised_hash else "rejected",
+                parsed.problems[0],
+                "\n".join(parsed.problems),
+                [reports.diagnostic_of(p) for p in parsed.problems],
             )
-        result["called"] = parsed["called"]
-        if forms.built(parsed["form"]) is None:
+        result.called = parsed.called
+        if forms.built(parsed.form) is None:
             return False  # nothing to build yet: importing it is the candidate worker's business
         _build_first(worker, text, shop)
         if runs.early:
@@ -330,11 +301,11 @@ def _build_ahead(
             return True
         if made.failed is not None:
             return True  # what it asks for then is another matter
-    if not (error or parsed["lazy"]):
+    if not (error or parsed.lazy):
         # Objects, and every byte of the Python that calls them.
         sources = [s for m in shop.made for s in sources_of(m.request)]
-        objects = (a["sha256"] for a in shop.artifacts)
-        result["build"]["code"] = toolchain.key(reports.beside(text, sources), *objects)
+        objects = (a.sha256 for a in shop.artifacts)
+        result.build.code = toolchain.key(reports.beside(text, sources), *objects)
     return error
 
 
@@ -377,10 +348,10 @@ def _try(
     client = CandidateClient(worker, IMPORT_TIMEOUT)
     doing = "importing the candidate"
     given = shop.artifacts
-    fds = object_cache.open_artifacts({"artifacts": given})
+    fds = object_cache.open_all(given)
     try:
         client.load(
-            text, [as_given(a) for a in given], fds, threads=1, timeout=IMPORT_TIMEOUT,
+            text, [a.asked() for a in given], fds, threads=1, timeout=IMPORT_TIMEOUT,
             workshop=shop, elsewhere=bool(arch), forbids=runs.forbids,
         )  # fmt: skip
     except WorkerLate:
@@ -397,11 +368,6 @@ def _try(
     finally:
         client.kill()
         object_cache.close_all(fds)
-
-
-def as_given(artifact: dict[str, Any]) -> dict[str, str]:
-    """Returns what a process is told of an object that it is given."""
-    return {k: artifact[k] for k in ("request", "kind", "name")}
 
 
 class _Breach(Failed):
@@ -426,8 +392,8 @@ def _no_import(e: WorkerError, failures: Sequence[Failed]) -> Failed:
     return (_Breach if breach else Failed)(
         "rejected" if breach else "build_failed",
         f"{before}importing the candidate fails{where}: {what}",
-        log=e.traceback,
-        errors=[{"line": line, "message": what}],
+        e.traceback,
+        [Diagnostic(line, what)],
     )
 
 

@@ -17,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kernelwright
+from kwharness.base.built import BuildRequest
 from kwharness.build import headers, object_digest
 from kwharness.build.cuda_toolkit import _found, cuda_folders, cuda_includes, cuda_runtime, gencode
-from kwharness.build.diagnostics import errors, resources, vectorisation
+from kwharness.build.diagnostics import LOG_KEPT, errors, resources, vectorisation
 from kwharness.build.form import NATIVE
 from kwharness.build.reaches import reaches
 from kwharness.build.torch_headers import SHIM, in_torchs_words, lacking, only_a_header
@@ -27,7 +28,6 @@ from kwharness.clients.workshop import sources_of
 from kwharness.machine import toolchain
 
 COMPILE_TIMEOUT = 180.0
-LOG_KEPT = 16 << 10
 NATIVE_REPORT = "-fopt-info-vec-optimized-missed"
 
 
@@ -57,7 +57,7 @@ def torch_libraries() -> list[str]:
     return [f"-L{lib}", f"-Wl,-rpath,{lib}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
 
 
-def inline_source(request: dict[str, Any]) -> str:
+def inline_source(request: BuildRequest) -> str:
     """The one file that ``load_inline`` would compile. Line directives tell where each source
     begins.
     """
@@ -77,7 +77,7 @@ def inline_source(request: dict[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def inline_cuda_source(request: dict[str, Any]) -> str:
+def inline_cuda_source(request: BuildRequest) -> str:
     """The file of CUDA that ``load_inline`` would compile beside the other one."""
     parts = []
     if request["headers"]:
@@ -114,7 +114,7 @@ def run(
     return done.returncode, done.stdout
 
 
-def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
+def compile_native(request: BuildRequest, folder: str) -> dict[str, Any]:
     """Compiles a native source into ``folder``. Returns the report; "object" is the path, "" where
     it failed.
     """
@@ -129,7 +129,7 @@ def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
         return _finish(command, folder, request, report)
 
 
-def _lay_alone(request: dict[str, Any], folder: str, language: str, tail: str = "") -> str:
+def _lay_alone(request: BuildRequest, folder: str, language: str, tail: str = "") -> str:
     """Writes a native source, as the loader of a file does. Returns its name."""
     name = kernelwright.FILES[language]
     _write(folder, name, request["source"] + tail)
@@ -137,7 +137,7 @@ def _lay_alone(request: dict[str, Any], folder: str, language: str, tail: str = 
     return name
 
 
-def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
+def compile_cuda(request: BuildRequest, folder: str) -> dict[str, Any]:
     """The same for a native source in CUDA, for the architecture ``request["arch"]``."""
     name = _lay_alone(request, folder, "cuda", kernelwright._CUDA_TAIL)
     command = [
@@ -148,7 +148,7 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     return _finish(command, folder, request)
 
 
-def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
+def compile_kernels(request: BuildRequest, folder: str) -> dict[str, Any]:
     """The same for a source of kernels that are launched from Python: by NVRTC, and what that does
     not compile by nvcc, whose words are then the report's.
     """
@@ -173,9 +173,7 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
     return _done(0, log, folder, request, start)
 
 
-def of_cutlass(
-    request: dict[str, Any], own: Sequence[str] = kernelwright.CUTLASS_FLAGS
-) -> list[str]:
+def of_cutlass(request: BuildRequest, own: Sequence[str] = kernelwright.CUTLASS_FLAGS) -> list[str]:
     """The flags of a source that includes CUTLASS's headers: where they are, and the compiler's
     ``own``. None for others.
     """
@@ -192,7 +190,7 @@ def warm_kernels() -> None:
 FILES = "files"  # the folder of what was handed over, beside what we write
 
 
-def _lay_out(request: dict[str, Any], folder: str) -> tuple[list[str], list[str], list[str]]:
+def _lay_out(request: BuildRequest, folder: str) -> tuple[list[str], list[str], list[str]]:
     """Writes what is compiled. Returns the files for g++, those for nvcc, and the flags that both
     need for them.
     """
@@ -233,7 +231,7 @@ def _run_all(
     return next((code for code, _ in runs if code), 0), "".join(log for _, log in runs)
 
 
-def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
+def compile_inline(request: BuildRequest, folder: str, light: str) -> dict[str, Any]:
     """The same for ``load_inline`` and ``load``. ``light`` is the folder of the light header, or
     "".
     """
@@ -277,7 +275,7 @@ _TORCH_CUDA_FLAGS = (
 )  # fmt: skip
 
 
-def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
+def compile_inline_cuda(request: BuildRequest, folder: str, light: str) -> dict[str, Any]:
     """The same for ``load_inline`` with CUDA. ``light`` is the folder of tensor_light.h and of what
     was made of it, "" for none.
     """
@@ -373,7 +371,7 @@ def compile_header(flags: Sequence[str], light: str, folder: str, more: Sequence
 
 
 def _finish(
-    command: list[str], folder: str, request: dict[str, Any], report: str = ""
+    command: list[str], folder: str, request: BuildRequest, report: str = ""
 ) -> dict[str, Any]:
     if not command[0]:
         return {"code": 127, "object": "", "log": "g++ was not found", "seconds": 0.0, "errors": []}
@@ -383,7 +381,7 @@ def _finish(
 
 
 def _done(
-    code: int, log: str, folder: str, request: dict[str, Any], start: float, report: str = ""
+    code: int, log: str, folder: str, request: BuildRequest, start: float, report: str = ""
 ) -> dict[str, Any]:
     built = os.path.join(folder, "built.so")
     sources = sources_of(request)

@@ -8,6 +8,7 @@ from typing import Any
 from kwharness.build.torch_headers import _UNDEFINED
 
 MAX_DIAGNOSTICS = 40
+LOG_KEPT = 16 << 10  # characters of what a compiler says
 # Names of kernels that are templates over CuTe's layouts have thousands of letters.
 _ENTRY = re.compile(r"Compiling entry function '([^']{1,20000})' for '(sm_\w{1,8})'")
 _USED = re.compile(r"Used (\d{1,6}) registers")

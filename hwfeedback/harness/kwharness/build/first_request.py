@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 import kernelwright
+from kwharness.base.built import BuildRequest
 from kwharness.build import artifacts, form_native, forms
 
 # What may be imported on the way: it is there, and importing it fails for nobody.
@@ -30,7 +31,7 @@ _OURS = "kernelwright"
 _LABEL = re.compile(r"\w{1,64}")
 
 
-def first_request(text: str) -> dict[str, Any] | None:
+def first_request(text: str) -> BuildRequest | None:
     """Returns the request for the first source that the file has built."""
     try:
         call = _Reader().call(ast.parse(text.encode()).body)

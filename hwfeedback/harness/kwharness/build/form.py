@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kwharness.base.built import BuildRequest
+
 NATIVE, LOAD_INLINE = "native", "load_inline"
 CALLED = "called"  # the kind of what was compiled by calling a candidate
-Request = dict[str, Any]
 Report = dict[str, Any]
 
 
@@ -27,7 +28,7 @@ class Way:
     ``path`` returns where the object of a request lies, and raises BuildFailed.
     """
 
-    path: Callable[[Request], str]
+    path: Callable[[BuildRequest], str]
     stands_in: Callable[[], Any] | None = None  # makes what does nothing
     loaded: dict[str, Any] = field(default_factory=dict)  # what has its functions, by path
 
@@ -46,9 +47,9 @@ class Form:
     # In the referee: a foreign request as it is built. Raises Failed, KeyError, TypeError and
     # ValueError.
     for_a_gpu: Callable[[Mapping[str, Any]], bool] = lambda _: False
-    checked: Callable[[Mapping[str, Any], str, bool], Request] | None = None
+    checked: Callable[[Mapping[str, Any], str, bool], BuildRequest] | None = None
     # In a builder: compiles a request in a folder. The third is the folder of our lighter headers.
-    compile: Callable[[Request, str, str], Report] | None = None
+    compile: Callable[[BuildRequest, str, str], Report] | None = None
     needs_torch: bool = False  # to be compiled
 
 

@@ -12,10 +12,11 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from kwharness.base.built import BuildRequest
 from kwharness.build import build_requests, compiler_flags, compilers, headers, own_files
-from kwharness.build.form import LOAD_INLINE, Form, Report, Request, Way, texts
+from kwharness.build.form import LOAD_INLINE, Form, Report, Way, texts
 from kwharness.clients.workshop import name_of
 from kwharness.machine import toolchain
 
@@ -37,7 +38,7 @@ def begin(handed: headers.Handed, *, whole: bool) -> None:
     _versions.clear()
 
 
-def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
+def inline_request(arguments: dict[str, Any]) -> BuildRequest:
     """Returns the part of ``load_inline``'s arguments that decides what is built. Raises
     ValueError and OSError.
     """
@@ -48,14 +49,14 @@ def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
         functions = [functions]
     if functions is not None and not isinstance(functions, dict):
         functions = {f: f for f in texts(functions)}
-    cuda = {}
+    cuda: BuildRequest = {}
     device = texts(arguments.get("cuda_sources"))
     if device and arguments.get("with_cuda") is False:
         raise ValueError("load_inline has cuda_sources, and with_cuda=False")
     if device or arguments.get("with_cuda"):
         cuda["cuda_sources"] = device
         cuda["cuda_flags"] = texts(arguments.get("extra_cuda_cflags"))
-    request = {
+    request: BuildRequest = {
         **cuda,
         "name": _name(arguments),
         "sources": texts(arguments.get("cpp_sources")),
@@ -69,14 +70,14 @@ def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
     return _settled(request, texts(arguments.get("extra_include_paths")))
 
 
-def load_request(arguments: dict[str, Any]) -> dict[str, Any]:
+def load_request(arguments: dict[str, Any]) -> BuildRequest:
     """The same for ``load``, whose sources are files of this process."""
     if arguments.get("is_standalone"):
         raise ValueError("load with is_standalone makes a program, and none may be started here")
     sources = texts(arguments.get("sources"))
     if not sources:
         raise ValueError("load needs sources")
-    request: dict[str, Any] = {
+    request: BuildRequest = {
         "name": _name(arguments),
         "functions": None,
         "flags": texts(arguments.get("extra_cflags")),
@@ -93,19 +94,19 @@ def load_request(arguments: dict[str, Any]) -> dict[str, Any]:
     return _settled(request, texts(arguments.get("extra_include_paths")), sources)
 
 
-def _settled(
-    request: dict[str, Any], paths: list[str], units: Sequence[str] = ()
-) -> dict[str, Any]:
+def _settled(request: BuildRequest, paths: list[str], units: Sequence[str] = ()) -> BuildRequest:
     """Adds what is handed over beside the sources, which are files of this process where there are
     ``units``, and gives the name up where it says nothing.
     """
-    for name in ("flags", "cuda_flags"):
-        if name in request:
-            request[name], more = own_files.included(request[name])
+    flags: Literal["flags", "cuda_flags"]
+    for flags in ("flags", "cuda_flags"):
+        if flags in request:
+            request[flags], more = own_files.included(request[flags])
             paths = [*paths, *more]
-    for name in ("sources", "cuda_sources"):
-        if name in request:
-            request[name] = [_handed.put(text) for text in request[name]]
+    kind: Literal["sources", "cuda_sources"]
+    for kind in ("sources", "cuda_sources"):
+        if kind in request:
+            request[kind] = [_handed.put(text) for text in request[kind]]
     inline = [*request.get("sources", ()), *request.get("cuda_sources", ())]
     included: list[str] = []
     if units or paths:
@@ -113,14 +114,20 @@ def _settled(
         files.texts = {name: _handed.put(text) for name, text in files.texts.items()}
         if units:
             host, device = files.split()
-            request |= {"units": files.units, "sources": host}
-            request |= {"cuda_sources": device} if "cuda_flags" in request else {}
+            request["units"], request["sources"] = files.units, host
+            if "cuda_flags" in request:
+                request["cuda_sources"] = device
             inline = [*host, *device]
         included = list(files.texts.values())
-        kept = {"files": files.texts, "folders": files.folders, "include_paths": files.outside}
-        request |= {k: v for k, v in kept.items() if v}
+        if files.texts:
+            request["files"] = files.texts
+        if files.folders:
+            request["folders"] = files.folders
+        if files.outside:
+            request["include_paths"] = files.outside
     if _whole:
-        return _versioned(request | {"whole": True})
+        request["whole"] = True
+        return _versioned(request)
     said = [*inline, *included, *request["flags"], *request.get("cuda_flags", ())]
     own = rf"\b(TORCH_EXTENSION_NAME|{re.escape(request['name'])})\b"
     if not re.search(own, _MODULE.sub("", "\n".join(said))):
@@ -130,13 +137,15 @@ def _settled(
     return request
 
 
-def _versioned(request: dict[str, Any]) -> dict[str, Any]:
+def _versioned(request: BuildRequest) -> BuildRequest:
     """Names what is asked for by a name that stood for something else as torch does then."""
     name, said = request["name"], key_of(request)
     version, before = _versions.get(name, (0, said))
     version += said != before
     _versions[name] = version, said
-    return request | ({"asked": name, "name": f"{name}_v{version}"} if version else {})
+    if version:
+        request["asked"], request["name"] = name, f"{name}_v{version}"
+    return request
 
 
 def _name(arguments: dict[str, Any]) -> str:
@@ -146,7 +155,7 @@ def _name(arguments: dict[str, Any]) -> str:
     return name
 
 
-def key_of(request: dict[str, Any]) -> str:
+def key_of(request: BuildRequest) -> str:
     """Names what a call of ``load_inline`` or ``load`` asks for: all of it but the name that it was
     asked by where that does not matter.
     """
@@ -211,7 +220,7 @@ def _replace_load(way: Way) -> None:
     _module().load = load
 
 
-def _asked(way: Way, request: Request) -> Any:
+def _asked(way: Way, request: BuildRequest) -> Any:
     """Returns what a request gives: a module, or a path where it is none of Python's."""
     path = way.path({"kind": LOAD_INLINE, **request, "request": key_of(request)})
     if way.stands_in is not None:
@@ -221,7 +230,7 @@ def _asked(way: Way, request: Request) -> Any:
     return way.loaded[path]
 
 
-def _extension(request: dict[str, Any], path: str) -> Any:
+def _extension(request: BuildRequest, path: str) -> Any:
     """Loads an extension. What is no module of Python's is its path."""
     if not request["module"]:
         import torch
@@ -289,7 +298,10 @@ def _language_load(call: ast.Call) -> str:
     return "cuda" if named else _language_inline(call)
 
 
-def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:
+_Flags = Literal["flags", "ldflags", "cuda_flags"]
+
+
+def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> BuildRequest:
     """Returns a request as it is built. ``whole``: see builder_client.workshop."""
     functions = raw["functions"]
     if functions is not None and not isinstance(functions, dict):
@@ -300,7 +312,7 @@ def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:
     for name in (raw["name"], raw.get("asked", raw["name"])):
         if not isinstance(name, str) or not name.isidentifier() or len(name) > 100:
             raise ValueError("name")
-    request = {
+    request: BuildRequest = {
         "name": raw["name"],
         "sources": build_requests.texts(raw["sources"]),
         "functions": None if functions is None else {k: str(v)[:500] for k, v in functions.items()},
@@ -314,11 +326,14 @@ def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:
         request["cuda_sources"] = build_requests.texts(raw["cuda_sources"])
         request["cuda_flags"] = build_requests.texts(raw["cuda_flags"])
     request |= build_requests.handed_over(raw)
-    request |= {"whole": True} if whole else {}
+    if whole:
+        request["whole"] = True
     key = key_of(request)
     notes: list[str] = []
-    kinds = ("flags", "ldflags", "cuda_flags") if arch else ("flags", "ldflags")
-    request |= {"given": {which: request[which] for which in kinds}} if whole else {}
+    which: _Flags
+    kinds: tuple[_Flags, ...] = ("flags", "ldflags", "cuda_flags") if arch else ("flags", "ldflags")
+    if whole:
+        request["given"] = {which: request[which] for which in kinds}
     for which in kinds:
         taken = compiler_flags.taken(request[which], arch=arch if which == "cuda_flags" else "")
         request[which] = taken.words
@@ -328,14 +343,15 @@ def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:
     elif any(compiler_flags.OF_ANOTHER in n for n in notes):
         notes.append("torch compiles the file that is handed out for what these flags say")
     request |= {"kind": LOAD_INLINE, "request": key, "notes": notes}
-    request |= {"asked": raw["asked"]} if "asked" in raw else {}
+    if "asked" in raw:
+        request["asked"] = raw["asked"]
     if not arch:
         return request
     texts = [*request["sources"], *request["cuda_sources"], *request.get("files", {}).values()]
     return request | build_requests.of_cutlass(texts) | {"language": "cuda", "arch": arch}
 
 
-def _compiled(request: Request, folder: str, light: str) -> Report:
+def _compiled(request: BuildRequest, folder: str, light: str) -> Report:
     if request.get("whole"):
         from kwharness.build import torch_extension
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import kernelwright
+from kwharness.base.built import BuildRequest
 from kwharness.build import build_requests, compiler_flags, compilers
-from kwharness.build.form import NATIVE, Form, Report, Request, Way
+from kwharness.build.form import NATIVE, Form, Report, Way
 from kwharness.machine import toolchain
 
 _LIBRARY = kernelwright.Library  # the loader's own, in whose place others are put
@@ -20,11 +21,11 @@ def key_of(source: str, flags: Sequence[str], language: str = "cpp") -> str:
     return toolchain.key(NATIVE if language == "cpp" else f"{NATIVE} {language}", source, *flags)
 
 
-def request_of(source: str, flags: Sequence[str], name: str, language: str = "cpp") -> Request:
+def request_of(source: str, flags: Sequence[str], name: str, language: str = "cpp") -> BuildRequest:
     """Returns what a call of ``native`` asks for. Raises TypeError."""
     if not isinstance(source, str) or not all(isinstance(f, str) for f in flags):
         raise TypeError("the source and the flags of native must be strings")
-    request: Request = {"kind": NATIVE, "name": name, "source": source}
+    request: BuildRequest = {"kind": NATIVE, "name": name, "source": source}
     request |= {
         "flags": list(flags),
         "language": language,
@@ -62,7 +63,7 @@ def language(call: ast.Call) -> str:
     return "cuda" if isinstance(named, ast.Constant) and named.value == "cuda" else ""
 
 
-def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:
+def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> BuildRequest:
     """Returns a request as it is built."""
     del whole
     name, source, given = raw["name"], raw["source"], build_requests.texts(raw["flags"])
@@ -70,14 +71,14 @@ def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:
         raise ValueError("name or source is no text")
     words, notes = compiler_flags.taken(given, arch=arch, shell=False)
     language_is = "cuda" if arch else "cpp"
-    request: Request = {"kind": NATIVE, "name": name[:64], "source": source}
+    request: BuildRequest = {"kind": NATIVE, "name": name[:64], "source": source}
     request |= {"flags": words, "notes": notes, "language": language_is, "arch": arch}
     request["launched"] = bool(arch) and raw.get("launched") is True
     request |= build_requests.of_cutlass([source] if arch else [])
     return request | {"request": key_of(source, given, language_is)}
 
 
-def compiled(request: Request, folder: str, light: str) -> Report:
+def compiled(request: BuildRequest, folder: str, light: str) -> Report:
     """Compiles a request."""
     del light
     if request["launched"]:

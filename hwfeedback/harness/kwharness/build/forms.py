@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kwharness.base.built import BuildRequest, Failed
 from kwharness.build import compiler_flags, form_extension, form_native, reports
-from kwharness.build.form import Form, Report, Request, Way
-from kwharness.clients.workshop import Failed
+from kwharness.build.form import Form, Report, Way
 from kwharness.torch_compile import called_languages
 
 # The first one that a text uses is its form.
@@ -48,7 +48,7 @@ def replace(way: Way) -> None:
         form.replace(way)
 
 
-def checked_request(raw: Any, arch: str, *, whole: bool = False) -> Request:
+def checked_request(raw: Any, arch: str, *, whole: bool = False) -> BuildRequest:
     """Returns a request as it is built, with a key of ours. Raises Failed, and KeyError, TypeError,
     ValueError for what is none. ``whole``: see builder_client.workshop.
     """
@@ -67,7 +67,7 @@ def checked_request(raw: Any, arch: str, *, whole: bool = False) -> Request:
         raise Failed("rejected", str(e)) from e
 
 
-def compile_request(request: Request, folder: str, light: str = "") -> Report:
+def compile_request(request: BuildRequest, folder: str, light: str = "") -> Report:
     """Compiles a request in a folder. ``light``: the folder of our lighter headers, or ""."""
     form = of_kind(request["kind"])
     assert form.compile is not None

@@ -17,10 +17,19 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import kernelwright
+from kwharness.base.built import (
+    Artifact,
+    BuildRequest,
+    BuildResult,
+    CachedFile,
+    CompilerReport,
+    Failed,
+)
+from kwharness.base.protocol import ProtocolError
 from kwharness.build import compilers, headers, reports, torch_headers
 from kwharness.build.form import (
     CALLED,
@@ -29,7 +38,6 @@ from kwharness.build.form import (
 from kwharness.clients.errors import (
     check_shape as hold,
 )
-from kwharness.clients.workshop import Failed
 from kwharness.machine import toolchain
 from kwharness.torch_compile import called_cache
 
@@ -41,17 +49,16 @@ KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and 
 NONE = "none"  # the CUTLASS of a candidate that asks for it, where there is none
 
 
-def open_artifacts(built: dict[str, Any]) -> list[int]:
-    """Returns a descriptor for each artifact of a build: a sealed copy in memory of the object,
-    verified.
+def open_all(files: Iterable[CachedFile]) -> list[int]:
+    """Returns a descriptor for each file: a sealed copy of it in memory, verified.
 
     The caller closes them. Raises OSError where the cache no longer holds what was built: build
     again.
     """
     fds: list[int] = []
     try:
-        for artifact in built.get("artifacts") or ():
-            fds.append(opened(artifact))
+        for file in files:
+            fds.append(opened(file))
     except BaseException:
         for fd in fds:
             os.close(fd)
@@ -59,16 +66,16 @@ def open_artifacts(built: dict[str, Any]) -> list[int]:
     return fds
 
 
-def opened(artifact: dict[str, Any]) -> int:
-    """The same for one artifact."""
-    with open(artifact["path"], "rb") as f:
+def opened(file: CachedFile) -> int:
+    """The same for one file."""
+    with open(file.path, "rb") as f:
         data = f.read()
-    if hashlib.sha256(data).hexdigest() != artifact["sha256"]:
-        raise OSError(f"{artifact['path']} is not what was built")
-    return _sealed(data, artifact["name"])
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise OSError(f"{file.path} is not what was built")
+    return _sealed(data, file.name)
 
 
-def cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+def cached_failure(cache_dir: str, request: BuildRequest) -> dict[str, Any] | None:
     said = read_json(path_in(cache_dir, "objects", object_key(request) + FAILED))
     try:
         hold(said, {"late": bool, "log": str, "errors": list, "reaches": [str]})
@@ -77,7 +84,7 @@ def cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | 
     return said
 
 
-def cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+def cached_object(cache_dir: str, request: BuildRequest) -> tuple[Artifact, CompilerReport] | None:
     key = object_key(request)
     record = read_json(path_in(cache_dir, "objects", key + ".json"))
     report = record.get("report") if record is not None else None
@@ -85,44 +92,36 @@ def cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | N
         return None
     record |= {n: request[n] for n in ("kind", "name", "request")}
     record |= {"key": key, "path": path_in(cache_dir, "objects", key + ".so")}
-    record["report"] = {
-        "log": str(report.get("log") or "")[: compilers.LOG_KEPT],
-        "vectorised": reports.diagnostics_of(report.get("vectorised")),
-        "missed": reports.diagnostics_of(report.get("missed")),
-        "kernels": reports.resources(report.get("kernels")),
-    }
-    return record if _intact(record) else None
-
-
-def kept_build(path: str) -> dict[str, Any] | None:
-    """Returns what a candidate came to, or None where that is not kept whole."""
-    record = read_json(path)
-    forms: dict[str, Any] = {"build": dict, "status": str, "reason": str, "missing": [str]}
-    forms |= {"normalised_hash": str, "language": str, "called": [str]}
-    forms["artifacts"] = [dict.fromkeys(("kind", "name", "request", "sha256", "path"), str)]
     try:
-        hold(record, forms)
-        assert record is not None
-        hold(record["build"], {"form": str})
-        for name in ("errors", "vectorised", "missed"):
-            said = record["build"].get(name, [])
-            hold(said, [{"line": int, "message": str}])
-            if not all(0 <= d["line"] < 1 << 62 and d["message"].isprintable() for d in said):
-                return None
-        hold(record["build"].get("log", ""), str)
-        hold(record["build"].get("code", ""), str)
-        hold(record["build"].get("flags", []), [str])
-        hold(record.get("cutlass", ""), str)
-    except ValueError:
+        artifact = Artifact.from_json(record)
+    except ProtocolError:
         return None
-    whole = record["status"] in KEPT and all(_intact(a) for a in record["artifacts"])
-    if record.get("cutlass"):
-        whole = whole and record["cutlass"] == (toolchain.cutlass() or NONE)
-    return record if whole else None
+    return (artifact, reports.compiler_report(report)) if _intact(artifact) else None
 
 
-def object_key(request: dict[str, Any]) -> str:
-    flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
+def keep_object(artifact: Artifact, report: CompilerReport | None = None) -> None:
+    """Keeps what is known of an object beside it."""
+    said = {"report": report.to_json()} if report is not None else {}
+    write_json(artifact.path.removesuffix(".so") + ".json", artifact.to_json() | said)
+
+
+def kept_build(path: str) -> BuildResult | None:
+    """Returns what a candidate came to, or None where that is not kept whole."""
+    try:
+        found = BuildResult.from_json(read_json(path))
+    except ProtocolError:
+        return None
+    report = found.build
+    said = [d for each in (report.errors, report.vectorised, report.missed) for d in each or ()]
+    whole = all(0 <= d.line < 1 << 62 and d.message.isprintable() for d in said)
+    whole = whole and report.form is not None and found.status in KEPT
+    if found.cutlass:
+        whole = whole and found.cutlass == (toolchain.cutlass() or NONE)
+    return found if whole and all(map(_intact, found.artifacts)) else None
+
+
+def object_key(request: BuildRequest) -> str:
+    flags: tuple[str, ...] = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
     if request.get("language") == "cuda":
         own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
         flags = (*flags, *own, request["arch"], *_cuda_versions())
@@ -142,41 +141,42 @@ def _cuda_versions() -> tuple[str, str]:
     return toolchain.nvcc_version(), kernelwright.nvrtc_version()
 
 
-def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
+def kept_kernels(cache_dir: str, key: str) -> Artifact | None:
     """Returns the artifact of what was compiled before by calling it, or None."""
-    record = read_json(path_in(cache_dir, "objects", key + ".json"))
-    file = dict.fromkeys(("name", "sha256", "path"), str)
     try:
-        hold(record, file | dict.fromkeys(("key", "kind", "request"), str) | {"libraries": [file]})
-    except ValueError:
+        found = Artifact.from_json(read_json(path_in(cache_dir, "objects", key + ".json")))
+    except ProtocolError:
         return None
-    assert record is not None
-    sound = all(map(_intact, [record, *record["libraries"]]))
-    sound = sound and all(called_cache.names_library(n["name"]) for n in record["libraries"])
-    return record if record["kind"] == CALLED and sound else None
+    if found.kind != CALLED or found.libraries is None:
+        return None
+    sound = all(map(_intact, [found, *found.libraries]))
+    return (
+        found
+        if sound and all(called_cache.names_library(n.name) for n in found.libraries)
+        else None
+    )
 
 
-def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> dict[str, Any]:
+def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> Artifact:
     """Keeps what a worker has compiled (called_cache.py) and returns its artifact; all of it, or
     nothing. ``libraries``: descriptors, by names that names_library has found good. Raises Failed.
     """
     path = path_in(cache_dir, "objects", key + ".so")
-    artifact: dict[str, Any] = {"key": key, "kind": CALLED, "name": "kernels", "request": CALLED}
-    artifact |= {"path": path, "libraries": []}
+    beside: list[CachedFile] = []
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".new-") as folder:
         whole = os.path.join(folder, "kernels")
-        artifact["sha256"] = copy_into(fd, whole, 2 * called_cache.MAX_BYTES)
+        sha256 = copy_into(fd, whole, 2 * called_cache.MAX_BYTES)
         moves = [(whole, path)]
         left = called_cache.MAX_LIBRARY_BYTES
         for i, (name, library) in enumerate(libraries.items()):
             place = path_in(cache_dir, "objects", f"{key}-{i}.so")
             moves.append((os.path.join(folder, str(i)), place))
-            sha256 = copy_into(library, moves[-1][0], left)
+            beside.append(CachedFile(name, copy_into(library, moves[-1][0], left), place))
             left -= os.path.getsize(moves[-1][0])
-            artifact["libraries"].append({"name": name, "sha256": sha256, "path": place})
         for made, place in moves:
             os.rename(made, place)
-    write_json(path.removesuffix(".so") + ".json", artifact)
+    artifact = Artifact("kernels", sha256, path, CALLED, CALLED, key, libraries=beside)
+    keep_object(artifact)
     return artifact
 
 
@@ -212,11 +212,11 @@ def header_key(flags: Sequence[str]) -> str:
     return toolchain.key(*compilers.torch_flags(flags))[:32]
 
 
-def _intact(artifact: dict[str, Any]) -> bool:
+def _intact(file: CachedFile) -> bool:
     try:
-        with open(artifact["path"], "rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest() == artifact["sha256"]
-    except (OSError, KeyError):
+        with open(file.path, "rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest() == file.sha256
+    except OSError:
         return False
 
 

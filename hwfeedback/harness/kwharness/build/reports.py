@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import kernelwright
+from kwharness.base.built import BuildRequest, CompilerReport, Failed
 from kwharness.base.constants import SHARED
+from kwharness.base.verdicts import Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, headers, sass
 from kwharness.clients.errors import (
     sentence,
 )
-from kwharness.clients.workshop import Failed, name_of, sources_of
+from kwharness.clients.workshop import name_of, sources_of
 
 _NOT_INLINED = re.compile(r"\b(kw/\w{1,40}\.h): No such file|cannot open source file \"(kw/\w+\.h)")
 VOTERS = 5000  # lines of a source that tell where it lies in its file
@@ -33,26 +35,26 @@ def said_by(answer: dict[str, Any], log: str) -> dict[str, Any]:
     }
 
 
-def failure_of(said: dict[str, Any], request: dict[str, Any], text: str) -> Failed:
+def failure_of(said: dict[str, Any], request: BuildRequest, text: str) -> Failed:
     """Returns that as the failure of a request, with the lines of the candidate's file."""
     log, name = said["log"], name_of(request)
     if said["reaches"]:
         reason = f"{name} calls {', '.join(said['reaches'])}, which a kernel has no use for"
-        return Failed("rejected", sentence(reason), log=log)
+        return Failed("rejected", sentence(reason), log)
     lines = Lines(text, sources_of(request))
     found = unique(lines.diagnostic(d) for d in diagnostics_of(said["errors"]))
     last = diagnostics.last_words(log) or "its compiler does not say why"
-    first = found[0] if found else {"line": 0, "message": last}
-    where = f"line {first['line']}: " if first["line"] else ""
+    first = found[0] if found else Diagnostic(0, last)
+    where = f"line {first.line}: " if first.line else ""
     cuda = request.get("language") == "cuda"
     lacks = (kernelwright.without_cutlass(s) for s in sources_of(request) if cuda)
-    words = next(filter(None, lacks), f"{where}{first['message']}")
+    words = next(filter(None, lacks), f"{where}{first.message}")
     m = _NOT_INLINED.search(words)
     if m is not None and (header := m[1] or m[2]) in headers.texts():
         words += f" (write #include <{header}> as a line of its own, nothing but // behind it)"
     status = "timed_out" if said["late"] else "build_failed"
     reason = sentence(f"{name} does not compile: {words}")
-    return Failed(status, reason, log=lines.renumbered(log), errors=found)
+    return Failed(status, reason, lines.renumbered(log), found)
 
 
 def message_of(answer: dict[str, Any]) -> str:
@@ -61,7 +63,7 @@ def message_of(answer: dict[str, Any]) -> str:
     return sentence(str(error.get("message", "")))[:300] if isinstance(error, dict) else ""
 
 
-def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> dict[str, Any]:
+def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> Read:
     """Returns what a parser says of a text (source.parse), which may be of one of these forms."""
     problems = answer.get("problems")
     if not answer.get("ok"):
@@ -72,23 +74,31 @@ def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> dict[str, Any
         return value if isinstance(value, str) and re.fullmatch(pattern, value) else otherwise
 
     called = answer.get("called")
-    return {
-        "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
-        "language": word("language", "[a-z]{1,16}", ""),
-        "form": word("form", "|".join(forms), forms[-1]),
-        "called": [f for f in forms if f in called] if isinstance(called, list) else [],
-        "lazy": answer.get("lazy") is not False,
-        "given": word("given", r"\w{1,100}", ""),
-        "problems": [
-            sentence(str(p)[:500])
-            for p in (problems[:MAX_PROBLEMS] if isinstance(problems, list) else ())
-        ],
-    }
+    some = problems[:MAX_PROBLEMS] if isinstance(problems, list) else []
+    return Read(
+        language=word("language", "[a-z]{1,16}", ""),
+        form=word("form", "|".join(forms), forms[-1]),
+        normalised_hash=word("normalised_hash", "[0-9a-f]{64}", ""),
+        problems=[sentence(str(p)[:500]) for p in some],
+        given=word("given", r"\w{1,100}", ""),
+        called=[f for f in forms if f in called] if isinstance(called, list) else [],
+        lazy=answer.get("lazy") is not False,
+    )
 
 
-def diagnostic_of(problem: str) -> dict[str, Any]:
+def diagnostic_of(problem: str) -> Diagnostic:
     m = re.match(r"line ([0-9]{1,9}): ", problem)
-    return {"line": int(m[1]) if m else 0, "message": problem[m.end() :] if m else problem}
+    return Diagnostic(int(m[1]), problem[m.end() :]) if m else Diagnostic(0, problem)
+
+
+def compiler_report(said: dict[str, Any]) -> CompilerReport:
+    """Returns what a compiler said, from a builder's word or a record."""
+    return CompilerReport(
+        str(said.get("log") or "")[: diagnostics.LOG_KEPT],
+        diagnostics_of(said.get("vectorised")),
+        diagnostics_of(said.get("missed")),
+        resources(said.get("kernels")),
+    )
 
 
 def diagnostics_of(value: Any) -> list[tuple[int, int, str]]:
@@ -105,16 +115,16 @@ _RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "
 _MEANS = ("load_bytes", "store_bytes")
 
 
-def resources(value: Any) -> list[dict[str, Any]]:
+def resources(value: Any) -> list[Kernel]:
     """Returns what is known of kernels, from a builder's word or a record."""
-    out: list[dict[str, Any]] = []
+    out: list[Kernel] = []
     for item in value[:DIAGNOSTICS] if isinstance(value, list) else ():
         if not isinstance(item, dict):
             continue
         numbers = {n: item.get(n, 0) for n in _RESOURCES}
         if all(type(v) is int and 0 <= v < 1 << 31 for v in numbers.values()):
             names = {n: sentence(str(item.get(n, ""))[:500]) for n in ("name", "arch")}
-            out.append(names | numbers | _mix(item))
+            out.append(Kernel.from_json(names | numbers | _mix(item)))
     return out
 
 
@@ -134,8 +144,8 @@ def _mix(item: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def unique(found: Any) -> list[dict[str, Any]]:
-    seen = {(d["line"], d["message"]): d for d in found}
+def unique(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    seen = {(d.line, d.message): d for d in found}
     return list(seen.values())[:DIAGNOSTICS]
 
 
@@ -189,8 +199,8 @@ class Lines:
         found = self._where.get(wanted, [])
         return found[0] if len(found) == 1 else 0
 
-    def diagnostic(self, d: tuple[int, int, str]) -> dict[str, Any]:
-        return {"line": self.line(d[0], d[1]), "message": d[2]}
+    def diagnostic(self, d: tuple[int, int, str]) -> Diagnostic:
+        return Diagnostic(self.line(d[0], d[1]), d[2])
 
     def renumbered(self, log: str) -> str:
         """Returns a compiler's log with the file's lines in place of a source's, also before the

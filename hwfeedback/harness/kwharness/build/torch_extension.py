@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kwharness.base.built import BuildRequest
 from kwharness.build import compilers, cuda_toolkit
 from kwharness.machine import toolchain
 
@@ -21,7 +22,7 @@ TIMEOUT = 320.0  # seconds for a source: all of torch's headers, for two archite
 _PLACE = re.compile(r"[^\s:(]*/(main\.cpp|cuda\.cu)([:(])(\d{1,9})")
 
 
-def compile_as_torch(request: dict[str, Any], home: str) -> dict[str, Any]:
+def compile_as_torch(request: BuildRequest, home: str) -> dict[str, Any]:
     """Compiles a request (form_extension.inline_request, load_request) below ``home``. Returns the
     report of compilers.py.
     """
@@ -82,7 +83,7 @@ def _words(flags: Sequence[str]) -> list[str]:
     return shlex.split(" ".join(flags))
 
 
-def _lay_out(request: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
+def _lay_out(request: BuildRequest, folder: str) -> tuple[list[str], list[str]]:
     """Writes what is compiled. Returns the sources and the folders of headers."""
     beside = os.path.join(folder, compilers.FILES)
     for name, text in request.get("files", {}).items():
@@ -102,7 +103,7 @@ def _lay_out(request: dict[str, Any], folder: str) -> tuple[list[str], list[str]
     return [os.path.join(beside, name) for name in request["units"]], paths
 
 
-def _host(request: dict[str, Any]) -> list[str]:
+def _host(request: BuildRequest) -> list[str]:
     """The parts of main.cpp, as ``load_inline`` writes them."""
     parts = ["#include <torch/extension.h>"] if request["headers"] else []
     parts += request["sources"]
@@ -115,7 +116,7 @@ def _host(request: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _device(request: dict[str, Any]) -> list[str]:
+def _device(request: BuildRequest) -> list[str]:
     """The parts of cuda.cu."""
     own = ["torch/types.h", "cuda.h", "cuda_runtime.h"] if request["headers"] else []
     return [*(f"#include <{name}>" for name in own), *request["cuda_sources"]]
@@ -124,14 +125,14 @@ def _device(request: dict[str, Any]) -> list[str]:
 class _Numbers:
     """Finds the source, and its line, that a line of main.cpp or cuda.cu is."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: BuildRequest) -> None:
         self._starts: dict[str, list[tuple[int, int]]] = {"main.cpp": [], "cuda.cu": []}
         first = 0
-        for name, kind, parts in (
-            ("main.cpp", "sources", _host(request)),
-            ("cuda.cu", "cuda_sources", _device(request) if "cuda_sources" in request else []),
+        device = request.get("cuda_sources", [])
+        for name, texts, parts in (
+            ("main.cpp", request["sources"], _host(request)),
+            ("cuda.cu", device, _device(request) if device else []),
         ):
-            texts = request.get(kind, ())
             at = 1 + sum(p.count("\n") + 1 for p in parts[: _front(request, name)])
             for text in texts:
                 self._starts[name].append((at, first))
@@ -146,6 +147,6 @@ class _Numbers:
         return f"source{source}.{m[1].rpartition('.')[2]}{m[2]}{number - at + 1}"
 
 
-def _front(request: dict[str, Any], name: str) -> int:
+def _front(request: BuildRequest, name: str) -> int:
     """How many parts stand in front of the sources."""
     return (1 if name == "main.cpp" else 3) if request["headers"] else 0

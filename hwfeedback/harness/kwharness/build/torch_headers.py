@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from kwharness.base.built import BuildRequest
 from kwharness.build import headers
 from kwharness.build.cuda_toolkit import cuda_includes
 from kwharness.machine import toolchain
@@ -88,7 +89,7 @@ _NOT_IN_STD = re.compile(
 )
 
 
-def lacking(request: dict[str, Any], found: Sequence[tuple[int, int, str]], log: str) -> str:
+def lacking(request: BuildRequest, found: Sequence[tuple[int, int, str]], log: str) -> str:
     """Returns the error of a source compiled with the lighter headers that torch's own may mend,
     or "". With those it takes a minute or more.
     """

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.built import BuildRequest
 from kwharness.base.tensors import Layout, layout_of
 from kwharness.clients import client, errors, reference_client
 from kwharness.clients.workshop import Desk, Workshop
@@ -78,7 +79,7 @@ class CandidateClient(client.Client):
     def load(
         self,
         source: str,
-        artifacts: list[dict[str, Any]],
+        artifacts: list[BuildRequest],
         fds: Sequence[int],
         *,
         threads: int,

@@ -20,9 +20,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed, Made
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError
 
 MAX_OBJECTS = 32  # of a candidate
@@ -32,23 +32,9 @@ MAX_SOURCES = 4 << 20  # characters, of all of them together
 MAX_BYTES = 512 << 20  # of all objects together
 BUILD_S = 600.0  # that compiling for it may take, all together
 MAX_REFUSALS = 8  # that are kept
-MAX_SAID = 4000  # characters of what a process is told of a failure
 WAIT_S = 0.1  # between looks whether somebody who waits for his turn is still there
 JOIN_S = 30.0
 ONCE = "build once, and keep what you are given"
-
-
-class Failed(Exception):
-    """The candidate's fault. The words of a verdict: status and reason."""
-
-    def __init__(self, status: str, reason: str, **report: Any) -> None:
-        super().__init__(reason)
-        self.status, self.reason, self.report = status, reason, report
-
-    def told(self) -> str:
-        """Returns what a process is told: the reason, and the compiler's words."""
-        words = [self.reason, str(self.report.get("log") or "")]
-        return "\n".join(filter(None, words))[:MAX_SAID]
 
 
 class Maker(Protocol):
@@ -56,11 +42,11 @@ class Maker(Protocol):
 
     stopped: bool
 
-    def checked(self, raw: Any) -> dict[str, Any]:
+    def checked(self, raw: Any) -> BuildRequest:
         """Returns a request as it is built: it comes from a process that runs the candidate."""
 
-    def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Returns the artifact, with its ``report``. One at a time."""
+    def make(self, request: BuildRequest, seconds: float) -> tuple[Artifact, CompilerReport]:
+        """One at a time."""
 
     def stop(self) -> None:
         """Has what is being made fail at once, and all that comes later. From any thread."""
@@ -69,22 +55,13 @@ class Maker(Protocol):
         """Ends the builder."""
 
 
-@dataclass
-class Made:
-    """What came of a request: an artifact, or why there is none."""
-
-    request: dict[str, Any]
-    artifact: dict[str, Any] | None = None
-    failed: Failed | None = None
-
-
 class Workshop:
     """Of one candidate, for all of its processes. Safe to use from several threads."""
 
     def __init__(
         self,
         maker: Callable[[], Maker],
-        opened: Callable[[dict[str, Any]], int],
+        opened: Callable[[Artifact], int],
     ) -> None:
         """``opened`` returns a descriptor of an artifact, the caller's to close."""
         self._new_maker, self.opened = maker, opened
@@ -104,7 +81,7 @@ class Workshop:
         return list(self._made.values())
 
     @property
-    def artifacts(self) -> list[dict[str, Any]]:
+    def artifacts(self) -> list[Artifact]:
         """What was built."""
         return [m.artifact for m in self.made if m.artifact is not None]
 
@@ -164,7 +141,7 @@ class Workshop:
         finally:
             self._building.release()
 
-    def _admit(self, request: dict[str, Any]) -> None:
+    def _admit(self, request: BuildRequest) -> None:
         """Raises Failed for one request too many."""
         self._sources += sum(map(len, [*sources_of(request), *request.get("files", {}).values()]))
         if self._sources > MAX_SOURCES:
@@ -174,7 +151,7 @@ class Workshop:
         if len(self.artifacts) >= MAX_OBJECTS:
             raise Failed("rejected", f"it builds over {MAX_OBJECTS} objects: {ONCE}")
 
-    def _make(self, maker: Maker, request: dict[str, Any], desk: Desk | None) -> Made:
+    def _make(self, maker: Maker, request: BuildRequest, desk: Desk | None) -> Made:
         made = Made(request)
         left = BUILD_S - self._spent
         began = time.monotonic()
@@ -182,8 +159,8 @@ class Workshop:
             if left <= 0:
                 raise Failed("timed_out", f"building its extensions takes over {BUILD_S:g} s")
             with desk.waits_for(maker) if desk is not None else nullcontext():
-                made.artifact = maker.make(request, left)
-            self._bytes += os.path.getsize(made.artifact["path"])
+                made.artifact, made.report = maker.make(request, left)
+            self._bytes += os.path.getsize(made.artifact.path)
             if self._bytes > MAX_BYTES:
                 made.artifact = None
                 raise Failed("rejected", f"its objects are over {MAX_BYTES} bytes together")
@@ -323,12 +300,12 @@ class _Waits:
         self._desk.end()
 
 
-def name_of(request: dict[str, Any]) -> str:
+def name_of(request: BuildRequest) -> str:
     """Returns the name that an object was asked for by."""
     return str(request.get("asked") or request["name"])
 
 
-def sources_of(request: dict[str, Any]) -> list[str]:
+def sources_of(request: BuildRequest) -> list[str]:
     """Returns the texts of a request whose lines a compiler may name, in their order."""
     if "source" in request:
         return [request["source"]]

@@ -9,6 +9,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.requests import ANY_CODE, BuildAhead
+from kwharness.base.verdicts import Read
 from kwharness.build import builder_client
 from kwharness.process.fork_client import ForkServer
 
@@ -16,7 +17,7 @@ from kwharness.process.fork_client import ForkServer
 def built(
     server: ForkServer,
     asked: BuildAhead,
-    read: Callable[[str, str], dict[str, Any]],
+    read: Callable[[str, str], Read],
     progress: Callable[[str, str], None],
     trial: str = builder_client.TRIAL,
 ) -> dict[str, Any]:
@@ -30,12 +31,12 @@ def built(
     fingerprint = ""
     if asked.reference:
         parsed = read(asked.reference, asked.sandbox)
-        if parsed["problems"]:
+        if parsed.problems:
             return {"status": ""}
-        fingerprint = parsed["normalised_hash"]
+        fingerprint = parsed.normalised_hash
     built = builder_client.build(
         server,
-        asked.candidate.to_json(),
+        asked.candidate,
         asked.cache_dir,
         asked.device,
         asked.sandbox,
@@ -44,9 +45,13 @@ def built(
         forbids=asked.custom_code != ANY_CODE,
         trial=trial,
     )
-    folders = kernelwright.cutlass_folders() if built.get("cutlass") else []
-    said = {n: built[n] for n in ("status", "reason", "language", "missing", "build")}
-    return said | {
+    folders = kernelwright.cutlass_folders() if built.cutlass else []
+    return {
+        "status": built.status,
+        "reason": built.reason,
+        "language": built.language,
+        "missing": built.missing,
+        "build": built.build.to_json(),
         "fingerprint": fingerprint,
         "cutlass": kernelwright.cutlass_version(folders) if folders else "",
         "seconds": round(time.monotonic() - start, 4),

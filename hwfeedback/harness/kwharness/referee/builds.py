@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any
 
 import kernelwright
+from kwharness.base.built import BuildResult, Made
 from kwharness.base.requests import Candidate, NamedBaseline
-from kwharness.base.verdicts import BuildReport, Read, Verdict
+from kwharness.base.verdicts import Read, Verdict
 from kwharness.build import build_process, builder_client
 from kwharness.clients.errors import sentence
 from kwharness.clients.workshop import Workshop
@@ -21,7 +22,7 @@ from kwharness.referee.context import Context
 from kwharness.referee.processes import Processes
 from kwharness.referee.program import Program
 
-Build = Future[dict[str, Any]]
+Build = Future[BuildResult]
 
 
 class Builds:
@@ -32,7 +33,7 @@ class Builds:
         self.compiling = threading.Event()  # the candidate's own part of its build is over
         self.upcoming: list[Build] = []  # of the candidates that come after this one
 
-    def this(self) -> dict[str, Any]:
+    def this(self) -> BuildResult:
         """Builds the candidate."""
         batch, candidate = self.context.batch, self.context.request.candidate
         begun = batch.begun(candidate.source) if batch is not None else None
@@ -43,8 +44,7 @@ class Builds:
 
     def build(
         self, candidate: Candidate | NamedBaseline, progress: Callable[[str], None]
-    ) -> dict[str, Any]:
-        """Returns what builder_client.build gives of it."""
+    ) -> BuildResult:
         context = self.context
         place = context.request.workplace
         # Else it is imported where the device is there; but calibrating takes longer than what does
@@ -52,7 +52,7 @@ class Builds:
         tries = not context.device.slow_to_begin or not context.request.known.calibration
         return builder_client.build(
             context.server,
-            candidate.to_json(),
+            candidate,
             place.cache_dir,
             place.device,
             place.sandbox,
@@ -63,12 +63,12 @@ class Builds:
             keeps=not context.rules.explain,
         )
 
-    def workshop(self, text: str, built: dict[str, Any], *, whole: bool = False) -> Workshop:
+    def workshop(self, text: str, made: Sequence[Made], *, whole: bool = False) -> Workshop:
         """Returns where the processes of a program ask for what it builds later."""
         context = self.context
         cache, mode = context.request.workplace.cache_dir, context.request.workplace.sandbox
         return builder_client.workshop(
-            context.server, text, built, cache, mode, context.device.arch(), whole=whole
+            context.server, text, made, cache, mode, context.device.arch(), whole=whole
         )
 
     def _building(self, note: str) -> None:
@@ -110,29 +110,29 @@ def _read(build: Build) -> Read | None:
     if not build.done() or build.cancelled() or build.exception() is not None:
         return None
     built = build.result()
-    return Read(built["language"], built["build"]["form"])
+    return Read(built.language, built.build.form or "")
 
 
 def has_failed(build: Build) -> bool:
     """Whether it is known by now that a candidate is not built."""
-    return build.done() and (build.exception() is not None or bool(build.result()["status"]))
+    return build.done() and (build.exception() is not None or bool(build.result().status))
 
 
 def take(
-    built: dict[str, Any], program: Program, builds: Builds, processes: Processes, v: Verdict
+    built: BuildResult, program: Program, builds: Builds, processes: Processes, v: Verdict
 ) -> None:
     """Gives a program what was built for it, and the verdict what is said of that. Raises the Fault
     of a candidate that is not built.
     """
     program.build = built
-    v.build = BuildReport.from_json(built["build"])
-    if built.get("cutlass") and (folders := kernelwright.cutlass_folders()):
+    v.build = dataclasses.replace(built.build)
+    if built.cutlass and (folders := kernelwright.cutlass_folders()):
         v.versions["cutlass"] = kernelwright.cutlass_version(folders)
-    v.language = v.language or built["language"]
-    processes.missing = built["missing"]
-    if built["status"]:
-        raise faults.Fault(built["status"], built["reason"])
-    program.workshop = builds.workshop(program.text, built)
+    v.language = v.language or built.language
+    processes.missing = built.missing
+    if built.status:
+        raise faults.Fault(built.status, built.reason)
+    program.workshop = builds.workshop(program.text, built.known())
 
 
 def add_later(program: Program, processes: Processes, v: Verdict) -> None:
@@ -143,20 +143,12 @@ def add_later(program: Program, processes: Processes, v: Verdict) -> None:
     shop = program.workshop
     if shop is None:
         return
-    known = {a["request"] for a in program.build.get("artifacts") or ()}
-    known |= {m.request["request"] for m in program.build.get("made") or ()}
+    known = {m.request["request"] for m in program.built.known()}
     later = [m for m in shop.made if m.request["request"] not in known]
-    report = v.build.to_json()
-    for name, said in builder_client.reported(program.text, later).items():
-        before = report.get(name) or type(said)()
-        if isinstance(said, list):
-            said = [s for s in said if s not in before]
-        report[name] = before + said if said not in (before, "") else before
-        v.evidence += said if name == "flags" else []
-    report["seconds"] += sum(c.built_s for c in processes.met)
-    if later and report.get("form") in ("", "none"):
-        report["form"] = later[-1].request["kind"]
-    v.build = BuildReport.from_json(report)
+    v.evidence += builder_client.add_reports(v.build, program.text, later)
+    v.build.seconds += sum(c.built_s for c in processes.met)
+    if later and v.build.form in ("", "none"):
+        v.build.form = later[-1].request["kind"]
     if shop.late:
         v.evidence.append(
             f"after its first forward it asked for builds that took {sum(shop.late):.1f} s: "

@@ -9,9 +9,9 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from kwharness.build import builder_client, object_cache
+from kwharness.base.built import Artifact, Failed
+from kwharness.build import object_cache
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.machine import toolchain
 from kwharness.referee import faults
@@ -42,8 +42,7 @@ def add_kernels(trial: Trial, program: Program) -> None:
     found = object_cache.kept_kernels(context.called_in, key)
     found = found or _compiled_kernels(trial, program, key)
     if found is not None:
-        before = program.build.get("artifacts") or []
-        program.build = {**program.build, "artifacts": [*before, found]}
+        program.built.artifacts.append(found)
 
 
 def key_of(context: Context, program: Program) -> str:
@@ -73,7 +72,7 @@ def that_compiles(trial: Trial, program: Program) -> CandidateClient:
     return client
 
 
-def _compiled_kernels(trial: Trial, program: Program, key: str) -> dict[str, Any] | None:
+def _compiled_kernels(trial: Trial, program: Program, key: str) -> Artifact | None:
     client = that_compiles(trial, program)
     try:
         # A draw that nothing else is judged by: what is compiled goes to the timed workers.
@@ -88,7 +87,7 @@ def _compiled_kernels(trial: Trial, program: Program, key: str) -> dict[str, Any
             return None
         try:
             return object_cache.keep_kernels(trial.context.called_in, key, fd, libraries)
-        except builder_client.Failed as e:
+        except Failed as e:
             raise faults.Fault(e.status, f"compiling what it calls: {e}") from e
         finally:
             for opened in (fd, *libraries.values()):

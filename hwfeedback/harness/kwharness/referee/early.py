@@ -10,6 +10,7 @@ from typing import Any
 
 from kwharness.base.protocol import Channel, Closed
 from kwharness.base.requests import BuildAhead, Parse
+from kwharness.base.verdicts import Read
 from kwharness.build import builder_client
 from kwharness.process import fork_client
 from kwharness.referee import ahead
@@ -20,7 +21,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     del config
     server = fork_client.connect(fds[0])
 
-    def read(text: str, mode: str) -> dict[str, Any]:
+    def read(text: str, mode: str) -> Read:
         return builder_client.parse(server, text, "reference", mode)
 
     while True:
@@ -37,7 +38,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         try:
             if msg.get("type") == "parse":
                 parse = Parse.from_json(msg)
-                said = builder_client.parse(server, parse.source, parse.what, parse.sandbox)
+                read_now = builder_client.parse(server, parse.source, parse.what, parse.sandbox)
+                said = read_now.to_json()
             elif msg.get("type") == "build_ahead":
                 asked = BuildAhead.from_json(msg)
                 said = ahead.built(server, asked, read, progress, builder_client.EARLY)

@@ -235,7 +235,7 @@ class Evaluation:
             before = self.opponents.before
             trial.draw(before.state if before is not None else None)
             records = self.opponents.timing(TimedCalls(trial)).records
-            self.learned.baselines = records
+            self.learned.baselines = {n: r.to_json() for n, r in records.items()}
             return {"baselines": measurements(records), "learned": self.learned.to_json()}
         finally:
             reference.kill()

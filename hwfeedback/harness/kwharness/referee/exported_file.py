@@ -81,8 +81,7 @@ class ExportedFile:
         if not program.handed_out:
             made = program.workshop.made if program.workshop is not None else []
             program.handed_out = True
-            built = {"made": made, "artifacts": []}
-            program.workshop = self.builds.workshop(program.text, built, whole=True)
+            program.workshop = self.builds.workshop(program.text, made, whole=True)
 
     def leaves_the_rebuild(self, trial: Trial) -> bool:
         """Exports it without the reference's constructor, with which it fails, or which does not
@@ -252,7 +251,7 @@ class ExportedFile:
         the same text, by the same command. What nvcc makes of code for the host is never the same.
         """
         ending = trial.context.device.object_ending
-        judged = {a.get("loaded") for a in self.program.artifacts()}
+        judged = {a.loaded for a in self.program.artifacts()}
         if any(kind == ending and what not in judged for kind, what in built):
             raise faults.Fault(
                 "rejected",

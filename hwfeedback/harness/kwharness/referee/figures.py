@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kwharness.base.constants import SHARED
 from kwharness.base.requests import Ceilings, Request, Specs, Speedup, Task
-from kwharness.base.verdicts import Floor, TimingReport, Verdict
+from kwharness.base.verdicts import Floor, Verdict
 from kwharness.model.state import Carried, bytes_of
 from kwharness.referee import faults
+from kwharness.timing.measurement import Timed
 from kwharness.verify.verify import Verification
 
 PINS = 1.02  # of what a memory's clock and width say: clocks are told in whole MHz
@@ -108,7 +108,7 @@ class Roofline:
         return max(least - self.carried.bytes, sum(bytes_of(s.dtype, s.shape) for s in told))
 
 
-def check_possible(timed: Any, request: Request) -> None:
+def check_possible(timed: Timed, request: Request) -> None:
     """Raises a Fault for a time in which the memory's pins cannot move what has to be read and
     written: measured ceilings are exceeded by honest kernels, the pins are not.
 
@@ -119,7 +119,7 @@ def check_possible(timed: Any, request: Request) -> None:
         return  # pins that move less than was measured are another memory's
     moved = request.task.needed_bytes - 2 * request.specs.l2_bytes
     least_ms = moved / (PINS * 1e6 * pins)
-    ms = float(timed.report["candidate"]["high_ms"])
+    ms = timed.report.candidate.high_ms
     if ms >= least_ms:
         return
     raise faults.Fault(
@@ -130,13 +130,12 @@ def check_possible(timed: Any, request: Request) -> None:
     )
 
 
-def fill(v: Verdict, timed: Any, roofline: Roofline, threads: int) -> None:
+def fill(v: Verdict, timed: Timed, roofline: Roofline, threads: int) -> None:
     """Writes what was measured (timing.Timed) into a verdict."""
-    v.timing = TimingReport.from_json(timed.report)
+    v.timing = timed.report
     ms = v.candidate_ms = v.timing.candidate.median_ms
     v.baselines = {n: m.median_ms for n, m in (v.timing.baselines or {}).items()}
-    v.speedup = None if timed.speedup is None else Speedup.from_json(timed.speedup)
-    v.speedups = {n: Speedup.from_json(s) for n, s in timed.speedups.items()}
+    v.speedup, v.speedups = timed.speedup, timed.speedups
     if ms <= 0:
         return
     ceilings, floor = roofline.ceilings, roofline.floor(ms)

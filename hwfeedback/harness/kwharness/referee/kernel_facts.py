@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
 
 from kwharness.base.protocol import ProtocolError
 from kwharness.base.verdicts import Kernel, Verdict
@@ -21,7 +20,7 @@ class KernelFacts:
         self.context = context
         self.program = program
         self.told = False  # whether it is in the verdict
-        self._read: Future[list[dict[str, Any]]] | None = None
+        self._read: Future[list[Kernel]] | None = None
 
     def begin(self) -> None:
         """Has the objects read: while the candidate is verified, or beside a profile, which waits
@@ -30,12 +29,12 @@ class KernelFacts:
         context = self.context
         if self.told or self._read is not None or not context.device.profiled:
             return
-        if self.program.artifacts():
+        if artifacts := self.program.artifacts():
             place = context.request.workplace
             self._read = context.beside.submit(
                 builder_client.facts,
                 context.server,
-                {"artifacts": self.program.artifacts()},
+                artifacts,
                 place.cache_dir,
                 place.sandbox,
             )
@@ -47,7 +46,5 @@ class KernelFacts:
             return
         self.told = True
         # A builder may fail, or an object be gone from the cache.
-        said = [k.to_json() for k in v.build.kernels or []]
         with self.context.costs.part("facts"), suppress(OSError, SandboxError, ProtocolError):
-            told = builder_client.with_facts(said, read.result())
-            v.build.kernels = [Kernel.from_json(k) for k in told]
+            v.build.kernels = builder_client.with_facts(v.build.kernels or [], read.result())

@@ -22,6 +22,7 @@ import kernelwright
 from kwharness.base import requests
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
 from kwharness.base.requests import Request, Workplace
+from kwharness.base.verdicts import Read
 from kwharness.build import builder_client, reports
 from kwharness.clients import errors
 from kwharness.machine import allocator, health, toolchain
@@ -132,7 +133,8 @@ class Referee:
 
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         asked = requests.Parse.from_json(msg)
-        return builder_client.parse(self.server, asked.source, asked.what, mode=asked.sandbox)
+        read = builder_client.parse(self.server, asked.source, asked.what, mode=asked.sandbox)
+        return read.to_json()
 
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         asked = requests.Inspect.from_json(msg)
@@ -149,18 +151,18 @@ class Referee:
             lambda: self.server.spawn("reference", config, fds),
             asked.name,
             asked.source,
-            parsed["normalised_hash"],
+            parsed.normalised_hash,
             threads=place.threads,
             timeout_s=asked.timeout_s or INSPECT_S,
             device=device,
         )
         return {"task": task}
 
-    def _read(self, reference: str, mode: str) -> dict[str, Any]:
+    def _read(self, reference: str, mode: str) -> Read:
         """Returns what the text of a reference says. Raises Invalid for one that is not Python."""
         parsed = builder_client.parse(self.server, reference, "reference", mode)
-        if not parsed.get("normalised_hash"):
-            problems = parsed.get("problems") or ["the file is not Python"]
+        if not parsed.normalised_hash:
+            problems = parsed.problems or ["the file is not Python"]
             raise Invalid(problems[0], "run it with python to see the error by itself")
         return parsed
 
@@ -219,7 +221,7 @@ class Referee:
             note = functools.partial(self.progress, "build")
             built = builder_client.build(
                 self.server,
-                asked.candidate.to_json(),
+                asked.candidate,
                 asked.cache_dir,
                 device,
                 asked.sandbox,
@@ -227,22 +229,22 @@ class Referee:
                 arch,
                 trial=builder_client.ALONE,
             )
-            report = built["build"]
-            if not built["status"]:
-                known = builder_client.facts(self.server, built, asked.cache_dir, asked.sandbox)
-                report["kernels"] = builder_client.with_facts(report.get("kernels") or [], known)
+            report, made = built.build, built.artifacts
+            if not built.status:
+                known = builder_client.facts(self.server, made, asked.cache_dir, asked.sandbox)
+                report.kernels = builder_client.with_facts(report.kernels or [], known)
             return {
                 "arch": arch,
-                "status": built["status"] or "built",
-                "reason": built["reason"],
-                "triton": bool(built["called"]),
-                "build": report,
+                "status": built.status or "built",
+                "reason": built.reason,
+                "triton": bool(built.called),
+                "build": report.to_json(),
             }
 
         archs, otherwise = asked.archs, asked.otherwise
         with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
             builds = list(pool.map(one, archs))
-            if otherwise and reports.FOR_A_GPU in builds[0]["reason"]:
+            if otherwise and reports.FOR_A_GPU in str(builds[0]["reason"]):
                 builds = list(pool.map(one, otherwise))
         return {"builds": builds}
 

@@ -62,8 +62,8 @@ def baselines(calls: TimedCalls, opponents: Opponents, v: Verdict, learned: Lear
         records = opponents.timing(calls).records
     finally:
         memory.let_go(trial.reference)
-    learned.baselines = records
-    v.baselines = {n: r["measurement"]["median_ms"] for n, r in records.items()}
+    learned.baselines = {n: r.to_json() for n, r in records.items()}
+    v.baselines = {n: r.measurement.median_ms for n, r in records.items()}
     request = trial.context.request
     roofline = Roofline.of(request, trial.processes.carried, trial.verification)
     v.floor = roofline.floor(min(v.baselines.values()))
@@ -84,7 +84,7 @@ def _convict(timed: Timed, subject: Subject, v: Verdict) -> None:
         )
     if timed.hides:
         raise faults.Fault("cheated", timed.hides, "leave the clock and the harness alone")
-    objects = [a["path"] for a in subject.trial.program.artifacts()]
+    objects = [a.path for a in subject.trial.program.artifacts()]
     if timed.seen.too_much(objects):
         said = (
             f"PyTorch was at work in {len(timed.seen.pytorch)} of {timed.seen.looks} looks "

@@ -23,10 +23,10 @@ class NamedBaselines:
         given, program = self.named[name], self._programs.get(name)
         if program is None:
             program = Program(given.source, given.source)
-            program.build = self.builds.build(given, lambda _: None)
-            if program.build["status"]:
-                raise faults.Fault(program.build["status"], program.build["reason"])
-            program.workshop = self.builds.workshop(program.text, program.build)
+            program.build = built = self.builds.build(given, lambda _: None)
+            if built.status:
+                raise faults.Fault(built.status, built.reason)
+            program.workshop = self.builds.workshop(program.text, built.known())
             if program.compiles_when_called(trial.context):
                 called.add_kernels(trial, program)
             _settle(trial, program)

@@ -28,7 +28,7 @@ from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
 from kwharness.referee.warm_pool import SharedTiming
 from kwharness.timing import device_timing
-from kwharness.timing.baselines import BaselineFailed
+from kwharness.timing.baselines import BaselineFailed, Record
 from kwharness.timing.budgets import Budget
 from kwharness.timing.input_pool import Contents
 from kwharness.timing.timing import Timing
@@ -277,6 +277,6 @@ def drawing_again(context: Context, timing: Timing) -> Iterator[None]:
             context.costs.moved(took, "contents")
 
 
-def measurements(records: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def measurements(records: dict[str, Record]) -> dict[str, dict[str, Any]]:
     """Returns what is told of baselines that were timed alone."""
-    return {n: {**r["measurement"], "samples": r["blocks"]} for n, r in records.items()}
+    return {n: {**r.measurement.to_json(), "samples": r.blocks} for n, r in records.items()}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from kwharness.build import builder_client
+from kwharness.base.built import Artifact, BuildResult
+from kwharness.build.form import LOAD_INLINE
 from kwharness.clients.workshop import Workshop
 from kwharness.model import weights
 from kwharness.referee.context import Context
@@ -19,31 +19,37 @@ class Program:
 
     text: str  # as it was given
     source: str  # as it is loaded: the exported file where it is certified
-    build: dict[str, Any] = field(default_factory=dict)  # what builder_client.build gave
+    build: BuildResult | None = None
     workshop: Workshop | None = None  # where its processes ask for more
     plan: weights.Plan | None = None  # how it gets the reference's weights
     handed_out: bool = False  # whether it is the file that its user gets
 
-    def artifacts(self) -> list[dict[str, Any]]:
+    @property
+    def built(self) -> BuildResult:
+        """What its build came to."""
+        assert self.build is not None, "it is not built yet"
+        return self.build
+
+    def artifacts(self) -> list[Artifact]:
         """What was built for it, so far."""
-        built = list(self.build.get("artifacts") or [])
+        built = list(self.build.artifacts) if self.build is not None else []
         if self.handed_out:  # what torch builds is built again, as it does
-            built = [a for a in built if a["kind"] != builder_client.LOAD_INLINE]
-        known = {a["request"] for a in built}
+            built = [a for a in built if a.kind != LOAD_INLINE]
+        known = {a.request for a in built}
         later = self.workshop.artifacts if self.workshop is not None else []
-        return built + [a for a in later if a["request"] not in known]
+        return built + [a for a in later if a.request not in known]
 
     @property
     def form(self) -> str:
         """How its custom code is written: BuildReport.form."""
-        return str(self.build["build"].get("form") or "")
+        return self.built.build.form or ""
 
     def called(self, context: Context, *, runs: bool = True) -> list[CalledLanguage]:
         """Returns the languages of its kernels that compile when they are called, of those that the
         device runs, or of the others.
         """
         on_cores = context.device.on_cores
-        found = called_languages.named(self.build["called"])
+        found = called_languages.named(self.built.called)
         return [language for language in found if (language.on_cores == on_cores) == runs]
 
     def torch_compiles(self, context: Context) -> bool:

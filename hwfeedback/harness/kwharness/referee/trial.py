@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from kwharness.build import builder_client, object_cache
+from kwharness.base.built import Artifact
+from kwharness.build import object_cache
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model import weights
@@ -77,7 +78,7 @@ class Trial:
             self.verification.prepare(state)
             # Beside it a candidate may be imported and built: what is known of eager is not its
             # work.
-            eager = (known or {}).get("eager")
+            eager = (known or {}).get("eager")  # a timing.baselines.Record
             took = (time.perf_counter() - began) / 4
             self.eager_s = max(1e-3 * eager["measurement"]["median_ms"] if eager else took, 1e-4)
             self.made.state = self.verification.state
@@ -187,10 +188,10 @@ class Trial:
             with costs.part("load"), faults.faults("importing the candidate", client):
                 artifacts = p.artifacts()
                 give_libraries(self.context, client, artifacts)
-                opened = object_cache.open_artifacts({"artifacts": artifacts})
+                opened = object_cache.open_all(artifacts)
                 client.load(
                     p.source,
-                    [builder_client.as_given(a) for a in artifacts],
+                    [a.asked() for a in artifacts],
                     opened,
                     threads=self.context.threads,
                     timeout=LOAD_S,
@@ -225,19 +226,17 @@ class Trial:
         client.set_state(reference.info["names"], self.made.state)
 
 
-def give_libraries(
-    context: Context, client: CandidateClient, artifacts: list[dict[str, Any]]
-) -> None:
+def give_libraries(context: Context, client: CandidateClient, artifacts: list[Artifact]) -> None:
     """Gives it libraries that were made when it was called; those of torch.compile where policy
     allows them to run.
     """
-    made = [one for a in artifacts for one in a.get("libraries") or ()]
+    made = [one for a in artifacts for one in a.libraries or ()]
     if context.rules.requires_custom:
-        made = [one for one in made if not called_cache.of_inductor(one["name"])]
+        made = [one for one in made if not called_cache.of_inductor(one.name)]
     fds: list[int] = []
     try:
-        fds += [object_cache.opened(one) for one in made]
-        names = [one["name"] for one in made]
+        fds += object_cache.open_all(made)
+        names = [one.name for one in made]
         client.give_libraries(list(zip(names, fds, strict=True)))
     finally:
         for fd in fds:

@@ -45,7 +45,7 @@ class Verifying:
         seen = self._compare(trial, candidate, v)
         construction_seeds.under_other_seeds(trial)
         called = bool(program.called(context))
-        own = any("libraries" not in a or called for a in program.artifacts())
+        own = any(a.libraries is None or called for a in program.artifacts())
         work, custom_calls = trace.report(seen, own)
         v.work = WorkReport.from_json(trace.report(seen, own, regions=True)[0])
         v.metrics |= {

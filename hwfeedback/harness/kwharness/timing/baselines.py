@@ -8,11 +8,16 @@ versions and precision; this module checks what it cannot know: the protocol and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kwharness.base import stats
 from kwharness.base.constants import SHARED
+from kwharness.base.protocol import ProtocolError
+from kwharness.base.records import Message
+from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Measurement
 
 PROTOCOL = 7  # of windows and timing: times of another protocol are not comparable
 NAMES = tuple(SHARED.baselines)
@@ -23,7 +28,17 @@ REMEASURE = 0.25  # past this the machine is another one
 CONTENDERS = 2
 NEAR = 0.10  # a baseline this close to the fastest is interleaved too
 
-Record = dict[str, Any]
+
+@dataclass
+class Record(Message):
+    """What the cache keeps of one baseline."""
+
+    window_ns: float  # a call by the referee's clock, with its share of its window
+    protocol: int
+    threads: int
+    measurement: Measurement
+    blocks: list[list[float]]  # milliseconds of every window, by process
+    source: str | None = None  # the hash of a named baseline's
 
 
 class BaselineFailed(Exception):
@@ -31,49 +46,36 @@ class BaselineFailed(Exception):
 
 
 def record(
-    measurement: dict[str, Any], blocks: stats.Blocks, threads: int, window_ns: float
+    measurement: Measurement, blocks: stats.Blocks, threads: int, window_ns: float
 ) -> Record:
-    """Returns what the cache keeps of a baseline.
-
-    ``window_ns`` is what a call takes by the referee's clock, with its share of its window.
-    """
-    return {
-        "window_ns": window_ns,
-        "protocol": PROTOCOL,
-        "threads": threads,
-        "measurement": measurement,
-        "blocks": [list(b) for b in blocks],
-    }
+    """Returns what the cache keeps of a baseline."""
+    return Record(window_ns, PROTOCOL, threads, measurement, [list(b) for b in blocks])
 
 
-def earlier(measurement: dict[str, Any], ratio: float) -> dict[str, Any]:
+def earlier(measurement: Measurement, ratio: float) -> Measurement:
     """Returns a cached measurement as it would be now, ``ratio`` being the drift since."""
-    times = {n: v * ratio for n, v in measurement.items() if n.endswith("_ms")}
-    return {**measurement, **times, "earlier": True}
+    of = {f.name: getattr(measurement, f.name) for f in fields(Measurement)}
+    times = {n: v * ratio for n, v in of.items() if n.endswith("_ms") and v is not None}
+    return replace(measurement, **times, earlier=True)
 
 
 def usable(known: dict[str, Any] | None, threads: int) -> dict[str, Record]:
     """Returns those of the cached baselines that times of today can be compared with."""
-    found = (known or {}).get("baselines") or {}
+    found: dict[str, Record] = {}
+    for name, kept in ((known or {}).get("baselines") or {}).items():
+        with suppress(ProtocolError):
+            found[name] = Record.from_json(kept)
     return {name: r for name, r in found.items() if _comparable(r, threads)}
 
 
 def _comparable(r: Record, threads: int) -> bool:
-    blocks = r.get("blocks")
-    return (
-        r.get("protocol") == PROTOCOL
-        and r.get("threads") == threads
-        and isinstance(r.get("measurement"), dict)
-        and isinstance(r.get("window_ns"), float)
-        and isinstance(blocks, list)
-        and any(blocks)
-        and all(isinstance(t, float | int) and t > 0 for b in blocks for t in b)
-    )
+    same = r.protocol == PROTOCOL and r.threads == threads
+    return same and any(r.blocks) and all(t > 0 for b in r.blocks for t in b)
 
 
 def contenders(records: dict[str, Record]) -> list[str]:
     """Returns the fastest baseline and the next if it is close, fastest first."""
-    solo = {n: r["measurement"]["median_ms"] for n, r in records.items()}
+    solo = {n: r.measurement.median_ms for n, r in records.items()}
     order = sorted(solo, key=lambda n: solo[n])
     near = [n for n in order if solo[n] <= (1 + NEAR) * solo[order[0]]]
     return near[:CONTENDERS]
@@ -94,7 +96,7 @@ def drift(now: stats.Blocks, cached: Record, seed: int = 0) -> Drift:
     They agree within 2 %, or where the 95 % interval of their ratio holds 1: on a noisy machine a
     short measurement cannot tell more.
     """
-    ratio = stats.speedup(now, cached["blocks"], seed)
+    ratio = stats.speedup(now, cached.blocks, seed)
     off = abs(math.log(ratio.value))
     if off <= math.log1p(SENTINEL) or ratio.low <= 1.0 <= ratio.high:
         return Drift(1.0, False)
@@ -107,16 +109,12 @@ def drift(now: stats.Blocks, cached: Record, seed: int = 0) -> Drift:
 
 def against(
     name: str, cached: Record, candidate: stats.Blocks, ratio: float, seed: int = 0
-) -> dict[str, Any]:
-    """Returns the Speedup over a baseline that was measured at another time.
+) -> Speedup:
+    """Returns the speedup over a baseline that was measured at another time.
 
     ``ratio`` is the drift since then: it moves the value, and the interval holds the speedup with
     and without it, since not every program drifts as eager does.
     """
-    interval = stats.speedup(cached["blocks"], candidate, seed)
-    return {
-        "value": interval.value * ratio,
-        "low": interval.low * min(ratio, 1.0),
-        "high": interval.high * max(ratio, 1.0),
-        "against": name,
-    }
+    interval = stats.speedup(cached.blocks, candidate, seed)
+    low, high = interval.low * min(ratio, 1.0), interval.high * max(ratio, 1.0)
+    return Speedup(interval.value * ratio, low, high, name)

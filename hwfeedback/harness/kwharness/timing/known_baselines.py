@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kwharness.base import stats
+from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Measurement
 from kwharness.timing import baselines, window_samples
 from kwharness.timing.baselines import EAGER
 from kwharness.timing.measurement import measurement, of_a_process
@@ -32,7 +35,7 @@ class KnownBaselines:
         self.records = {
             n: r
             for n, r in usable.items()
-            if n in want and r.get("source", "") == self._sources.get(n, "")
+            if n in want and (r.source or "") == self._sources.get(n, "")
         }
         self.measured: set[str] = set()  # those measured in this evaluation
         self._drift = 1.0
@@ -41,11 +44,11 @@ class KnownBaselines:
     def forget(self) -> None:
         """None has taken turns with a candidate yet."""
         self._since = 1.0  # the drift again, of those that took turns with the candidate
-        self._shown: dict[str, dict[str, Any]] = {}  # measurements newer than the records
+        self._shown: dict[str, Measurement] = {}  # measurements newer than the records
 
     def eager_s(self) -> float:
         """Returns what eager's call takes, seconds."""
-        return 1e-3 * float(self.records[EAGER]["measurement"]["median_ms"])
+        return 1e-3 * float(self.records[EAGER].measurement.median_ms)
 
     def stands(self, sentinel: stats.Blocks) -> tuple[bool, str]:
         """Compares eager now with eager then, and sets the drift. Returns whether the records
@@ -66,7 +69,7 @@ class KnownBaselines:
             stats.median([s.outer for s in visits.kind("fresh")]),
         )
         if name in self._sources:
-            self.records[name]["source"] = self._sources[name]
+            self.records[name].source = self._sources[name]
         self.measured.add(name)
 
     def took_turns(
@@ -86,11 +89,11 @@ class KnownBaselines:
     def current(self, name: str) -> stats.Blocks:
         """Returns what is known of a baseline, as long as it would take now."""
         ratio = self._ratio(name)
-        return [[t * ratio for t in b] for b in self.records[name]["blocks"]]
+        return [[t * ratio for t in b] for b in self.records[name].blocks]
 
-    def now(self, name: str) -> dict[str, Any]:
+    def now(self, name: str) -> Measurement:
         """Returns the measurement of a baseline, as it would be now."""
-        known = self.records[name]["measurement"]
+        known = self.records[name].measurement
         if name in self._shown:
             return self._shown[name]
         ratio = self._ratio(name)
@@ -104,7 +107,7 @@ class KnownBaselines:
         visits: window_samples.Visits,
         clock: str,
         overhead: window_samples.Overhead,
-    ) -> dict[str, Any]:
+    ) -> Speedup:
         """Returns the speedup against what is known of a baseline."""
         ratio = self._ratio(name)
         by = {
@@ -115,10 +118,10 @@ class KnownBaselines:
         }
         fresh = visits.kind("fresh")
         off = overhead.unresolved(fresh)
-        low = min(by[clock]["low"], by["most"]["low"] / off)
+        low = min(by[clock].low, by["most"].low / off)
         # One process of it is all that there is.
         of_one = of_a_process(fresh) if overhead.turns else 1.0
-        return {**by[clock], "low": low / of_one, "high": by[clock]["high"] * of_one}
+        return replace(by[clock], low=low / of_one, high=by[clock].high * of_one)
 
     def above_solo(
         self, name: str, visits: window_samples.Visits, overhead: window_samples.Overhead
@@ -138,4 +141,4 @@ class KnownBaselines:
 
     def learned(self) -> dict[str, Any]:
         """Returns what goes into the cache."""
-        return {"baselines": dict(self.records)}
+        return {"baselines": {n: r.to_json() for n, r in self.records.items()}}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kwharness.attribution.stack_samples import Seen
 from kwharness.base import stats
+from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Measurement, TimingReport
 from kwharness.machine import nvml
 from kwharness.timing import clocks, window_samples
 
@@ -18,26 +20,26 @@ def measurement(
     overhead: window_samples.Overhead,
     clock: str = "event",
     seed: int = 0,
-) -> dict[str, Any]:
-    """Returns a Measurement. Raises ValueError when there are no fresh windows."""
+) -> Measurement:
+    """Raises ValueError when there are no fresh windows."""
     blocks = visits.times(clock, overhead)
     interval = stats.time_interval(blocks, seed)
     pooled = [t for b in blocks for t in b]
     fresh = visits.kind("fresh")
-    found: dict[str, Any] = {
-        "median_ms": interval.value,
-        "p25_ms": stats.quantile(pooled, 0.25),
-        "p75_ms": stats.quantile(pooled, 0.75),
-        "low_ms": interval.low,
-        "high_ms": interval.high,
-        "repetitions": sum(s.calls for s in fresh),
-        "clock": "event" if clock == "event" else "wall",
-        "event_ms": stats.median([s.event for s in fresh]) / 1e6,
-        "wall_ms": stats.median([overhead.wall(s) for s in window_samples.quieter(fresh)]) / 1e6,
-    }
+    found = Measurement(
+        median_ms=interval.value,
+        p25_ms=stats.quantile(pooled, 0.25),
+        p75_ms=stats.quantile(pooled, 0.75),
+        low_ms=interval.low,
+        high_ms=interval.high,
+        repetitions=sum(s.calls for s in fresh),
+        clock="event" if clock == "event" else "wall",
+        event_ms=stats.median([s.event for s in fresh]) / 1e6,
+        wall_ms=stats.median([overhead.wall(s) for s in window_samples.quieter(fresh)]) / 1e6,
+    )
     alone = visits.kind("chained")
     if alone and overhead.turns:
-        found["latency_ms"] = window_samples.typical("chained", [s.event for s in alone]) / 1e6
+        found.latency_ms = window_samples.typical("chained", [s.event for s in alone]) / 1e6
     return found
 
 
@@ -45,9 +47,9 @@ def measurement(
 class Timed:
     """What ``measure`` gives. ``wrong`` says what check found; then nothing else counts."""
 
-    report: dict[str, Any]  # TimingReport
-    speedups: dict[str, dict[str, Any]]  # by baseline
-    speedup: dict[str, Any] | None  # against the fastest
+    report: TimingReport
+    speedups: dict[str, Speedup]  # by baseline
+    speedup: Speedup | None  # against the fastest
     learned: dict[str, Any]  # {"baselines": {name: ...}}
     metrics: dict[str, float]
     wrong: str | None = None
@@ -73,14 +75,14 @@ def rounds_of(
     return out
 
 
-def bounded(speedup: dict[str, Any], assessed: clocks.Assessed) -> dict[str, Any]:
+def bounded(speedup: Speedup, assessed: clocks.Assessed) -> Speedup:
     """Returns a speedup with what its interval cannot exclude: see the module."""
-    low, high = speedup["low"] * assessed.alone, speedup["high"]
+    low, high = speedup.low * assessed.alone, speedup.high
     if assessed.doubtful or assessed.busy:
         low = min(low, 1.0)
     if assessed.busy:
         high = max(high, 1.0)
-    return {**speedup, "low": low, "high": high}
+    return replace(speedup, low=low, high=high)
 
 
 def felt(now: nvml.Reading, fresh: Sequence[window_samples.Sample]) -> dict[str, float]:
@@ -111,8 +113,3 @@ def of_a_process(fresh: Sequence[window_samples.Sample]) -> float:
 
 def half_width(interval: stats.Interval) -> float:
     return math.sqrt(interval.high / interval.low) - 1
-
-
-def nothing() -> dict[str, Any]:
-    zero = dict.fromkeys(("median_ms", "p25_ms", "p75_ms", "low_ms", "high_ms"), 0.0)
-    return {**zero, "repetitions": 0, "clock": "", "event_ms": 0.0, "wall_ms": 0.0}

@@ -8,16 +8,16 @@ Peto (Br J Cancer 34, 1976), which leaves the last look, at the end of the usual
 
 from __future__ import annotations
 
-from typing import Any
+from kwharness.base.requests import Speedup
 
 WIDER = 1.7  # 3.3 standard errors for 2: one side is crossed by chance in 1 of 2,000 looks
 
 
-def beaten(speedup: dict[str, Any], milestone: float) -> bool | None:
+def beaten(speedup: Speedup, milestone: float) -> bool | None:
     """Returns whether a Speedup is above 1 + milestone, None where that is not certain."""
-    least, value = 1.0 + milestone, speedup["value"]
-    if value - WIDER * (value - speedup["low"]) > least:
+    least, value = 1.0 + milestone, speedup.value
+    if value - WIDER * (value - speedup.low) > least:
         return True
-    if value + WIDER * (speedup["high"] - value) < least:
+    if value + WIDER * (speedup.high - value) < least:
         return False
     return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from kwharness.base import stats
+from kwharness.base.requests import Speedup
 from kwharness.timing import baselines, clocks, window_samples
 from kwharness.timing.candidate_visits import CandidateVisits
 from kwharness.timing.known_baselines import KnownBaselines
@@ -100,11 +100,11 @@ class Rounds:
         intervals = (stats.paired_speedup(r, self._seed) for r in self._rounds.values())
         return max(half_width(i) for i in intervals)
 
-    def speedups(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    def speedups(self) -> tuple[dict[str, Speedup], list[str]]:
         """Returns the speedups by baseline, and notes. What is known of baselines is then that they
         took turns.
         """
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, Speedup] = {}
         notes: list[str] = []
         known, overhead = self._known, self._sentinel.overhead
         for visits in self._base.values():
@@ -115,12 +115,7 @@ class Rounds:
             low = min(interval.low, stats.paired_speedup(self._wall[n], self._seed).low)
             above, note = known.above_solo(n, self._base[n], overhead)
             notes += [note] if note else []
-            found[n] = {
-                "value": interval.value,
-                "low": low / above,
-                "high": interval.high,
-                "against": n,
-            }
+            found[n] = Speedup(interval.value, low / above, interval.high, n)
         known.took_turns(self._base, overhead)
         for n in known.records:
             if n not in found:

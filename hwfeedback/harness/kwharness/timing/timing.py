@@ -70,6 +70,8 @@ import torch
 
 from kwharness.base import stats
 from kwharness.base.protocol import Closed
+from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import TimingReport
 from kwharness.clients.errors import ill
 from kwharness.machine import perf_counters
 from kwharness.machine.device import CPU, Device
@@ -233,8 +235,8 @@ class Timing:
             spawning = beside.submit(self._hooks.spawn_baseline, EAGER)
             try:
                 if cached is not None:
-                    call = 1e6 * cached["measurement"]["median_ms"]
-                    self._runner.size(call, float(cached["window_ns"]))
+                    call = 1e6 * cached.measurement.median_ms
+                    self._runner.size(call, cached.window_ns)
             except BaseException:
                 with suppress(Exception):
                     spawning.result().kill()
@@ -319,7 +321,7 @@ class Timing:
                     if timed.wrong is None and self.device.on_cores:
                         wrong = candidate.look_into()
                         if wrong is not None:
-                            return self._wrong(wrong, timed.report["protocol"])
+                            return self._wrong(wrong, timed.report.protocol or "")
                     return timed
                 except Lost as e:  # is not the candidate's fault
                     if e.name == EAGER:
@@ -345,7 +347,7 @@ class Timing:
         assessed = self._sentinel.assess(visits, self._hooks.spawn_baseline)
         overhead = self._sentinel.overhead
         speedups = {n: known.against(n, visits, assessed.clock, overhead) for n in self.records}
-        wins = min(speedups.values(), key=lambda s: s["value"])["low"] > 1
+        wins = min(speedups.values(), key=lambda s: s.value).low > 1
         # Others on the machine may have left while it ran, and one process may be slower to wake
         # than another: only turns can tell.
         unsure = assessed.noisy or clocks.WAKES <= assessed.alone < 1
@@ -383,7 +385,7 @@ class Timing:
 
     def _wrong(self, wrong: str, protocol: str) -> Timed:
         return Timed(
-            report={"candidate": measurement.nothing(), **self._report(protocol)},
+            report=self._report(protocol),
             speedups={},
             speedup=None,
             learned=self._known.learned(),
@@ -391,38 +393,38 @@ class Timing:
             wrong=wrong,
         )
 
-    def _report(self, protocol: str) -> dict[str, Any]:
-        return {
-            "baselines": {n: self._known.now(n) for n in self.records},
-            "threads": self.threads,
-            "protocol": protocol,
-            "marked": False,
-            "notes": list(self.notes),
-        }
+    def _report(self, protocol: str) -> TimingReport:
+        return TimingReport(
+            baselines={n: self._known.now(n) for n in self.records},
+            threads=self.threads,
+            protocol=protocol,
+            marked=False,
+            notes=list(self.notes),
+        )
 
     def _result(
         self,
         candidate: CandidateVisits,
         visits: window_samples.Visits,
         assessed: clocks.Assessed,
-        speedups: dict[str, dict[str, Any]],
+        speedups: dict[str, Speedup],
         protocol: str,
     ) -> Timed:
         found = measurement.measurement(visits, self._sentinel.overhead, assessed.clock, self.seed)
-        report = {"candidate": found, **self._report(protocol)}
-        report["marked"] = assessed.marked
-        report["disturbed"] = assessed.disturbed
-        report["notes"] = [*self.notes, *assessed.notes]
+        report = self._report(protocol)
+        report.candidate, report.marked = found, assessed.marked
+        report.disturbed = assessed.disturbed
+        report.note(*assessed.notes)
         speedups = {n: measurement.bounded(s, assessed) for n, s in speedups.items()}
         if assessed.disturbed:  # it took no longer than that, and may take as long as the fastest
-            least = min(self._known.now(n)["median_ms"] for n in self.records)
-            found["low_ms"] = min(found["low_ms"], least)
+            least = min(self._known.now(n).median_ms for n in self.records)
+            found.low_ms = min(found.low_ms, least)
         if assessed.busy and not assessed.disturbed:
-            report["notes"].append("the machine was busy while baselines were timed")
+            report.note("the machine was busy while baselines were timed")
         # The fastest baseline is the one against which the speedup is least.
-        fastest = min(speedups.values(), key=lambda s: s["value"])
+        fastest = min(speedups.values(), key=lambda s: s.value)
         metrics = {"threads": float(self.threads)}
-        metrics |= perf_counters.metrics(candidate.counts, found["median_ms"])
+        metrics |= perf_counters.metrics(candidate.counts, found.median_ms)
         fresh = visits.kind("fresh")
         metrics |= self._runner.how.sensed(fresh)
         used, excess = self._cores(fresh)

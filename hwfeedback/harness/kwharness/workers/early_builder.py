@@ -8,6 +8,7 @@ import os
 import tempfile
 from typing import Any
 
+from kwharness.base.built import BuildRequest
 from kwharness.base.protocol import Channel, Closed
 from kwharness.build import first_request, forms, sass, source
 from kwharness.export import inline_loader
@@ -46,9 +47,7 @@ def _answer(channel: Channel, msg: dict[str, Any]) -> dict[str, Any] | None:
     return source.parse(inline_loader.read_as(text) if candidate else text, msg["what"])
 
 
-def compiled(
-    channel: Channel, request: dict[str, Any], light: str = "", *, with_torch: bool
-) -> None:
+def compiled(channel: Channel, request: BuildRequest, light: str = "", *, with_torch: bool) -> None:
     """Compiles a request and answers with the object."""
     if forms.of_kind(request["kind"]).needs_torch and not with_torch:
         raise ValueError(f"{request['kind']} is compiled where torch is")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from test_cuda_driver import in_a_process
 
+from kwharness.base.requests import Candidate
 from kwharness.build import (
     build_process,
     builder_client,
@@ -65,17 +66,21 @@ class ModelNew(torch.nn.Module):
 
 
 def build(server, text, folder, **more):
-    return builder_client.build(
-        server, {"source": text, "language": "cpp"}, str(folder), mode="weak", **more
-    )
+    return builder_client.build(server, Candidate(text, "cpp"), str(folder), mode="weak", **more)
 
 
 def load(server, text, built):
     """Loads a build in a candidate's sandbox. Returns the worker's answer."""
-    fds = object_cache.open_artifacts(built)
+    fds = object_cache.open_all(built.artifacts)
     with server.spawn("candidate", {"sandbox": "weak", "threads": 1}) as worker:
         worker.channel.send(
-            {"op": "load", "source": text, "artifacts": built["artifacts"], "threads": 1}, fds
+            {
+                "op": "load",
+                "source": text,
+                "artifacts": [a.asked() for a in built.artifacts],
+                "threads": 1,
+            },
+            fds,
         )
         for fd in fds:
             os.close(fd)
@@ -85,12 +90,12 @@ def load(server, text, built):
 
 def test_native(server, tmp_path):
     built = build(server, NATIVE, tmp_path)
-    assert (built["status"], built["build"]["form"]) == ("", "native"), built
-    assert built["build"]["vectorised"][0]["line"] in (8, 9)
-    assert "vectorized" in built["build"]["vectorised"][0]["message"]
-    assert [d["line"] for d in built["build"]["missed"]] == [10]
+    assert (built.status, built.build.form) == ("", "native"), built
+    assert built.build.vectorised[0].line in (8, 9)
+    assert "vectorized" in built.build.vectorised[0].message
+    assert [d.line for d in built.build.missed] == [10]
     assert load(server, NATIVE, built)["ok"]
-    json.dumps({k: v for k, v in built.items() if k != "made"})
+    json.dumps(built.to_json())
 
 
 def test_an_outer_loop_is_not_missed(server, tmp_path):
@@ -105,17 +110,17 @@ def test_an_outer_loop_is_not_missed(server, tmp_path):
     )
     assert text != NATIVE
     built = build(server, text, tmp_path)
-    assert built["status"] == "", built
-    assert len(built["build"]["missed"]) == 1  # the one that NATIVE has
+    assert built.status == "", built
+    assert len(built.build.missed) == 1  # the one that NATIVE has
 
 
 def test_the_same_code_is_known_by_what_was_built(server, tmp_path):
-    code = build(server, NATIVE, tmp_path)["build"]["code"]
+    code = build(server, NATIVE, tmp_path).build.code
     assert re.fullmatch("[0-9a-f]{64}", code)
     c = re.search(r'r"""(.*?)"""', NATIVE, re.DOTALL)[1]
     first = c.index("{") + 1
     for same in (c + "// said once more\n", c[:first] + " /* here */" + c[first:]):
-        assert build(server, NATIVE.replace(c, same), tmp_path)["build"]["code"] == code
+        assert build(server, NATIVE.replace(c, same), tmp_path).build.code == code
     other = [
         NATIVE.replace(c, c[:first] + " n -= 1;" + c[first:]),
         # The same object, and other programs: each can read its own text.
@@ -124,7 +129,7 @@ def test_the_same_code_is_known_by_what_was_built(server, tmp_path):
         NATIVE + "\n",
         "\ufeff" + NATIVE,
     ]
-    codes = [build(server, text, tmp_path)["build"]["code"] for text in other]
+    codes = [build(server, text, tmp_path).build.code for text in other]
     assert len({code, *codes}) == 1 + len(other)
 
 
@@ -133,40 +138,37 @@ def test_cache_and_its_repair(server, tmp_path):
     start = time.monotonic()
     again = build(server, NATIVE, tmp_path)
     print(f"\na cached build: {(time.monotonic() - start) * 1e3:.1f} ms")
-    assert again["build"]["cached"] and again["artifacts"] == built["artifacts"]
+    assert again.build.cached and again.artifacts == built.artifacts
     changed = build(server, NATIVE + "\n# a remark\n", tmp_path)
-    assert not changed["build"]["cached"] and changed["artifacts"] == built["artifacts"], (
+    assert not changed.build.cached and changed.artifacts == built.artifacts, (
         "same C++, same object"
     )
-    assert again["build"]["code"] == built["build"]["code"] != changed["build"]["code"]
-    path = built["artifacts"][0]["path"]
+    assert again.build.code == built.build.code != changed.build.code
+    path = built.artifacts[0].path
     with open(path, "r+b") as f:
         f.seek(200)
         f.write(b"corrupt")
     with pytest.raises(OSError):
-        object_cache.open_artifacts(built)
+        object_cache.open_all(built.artifacts)
     repaired = build(server, NATIVE, tmp_path)
-    assert not repaired["build"]["cached"]
+    assert not repaired.build.cached
     assert load(server, NATIVE, repaired)["ok"]
     with open(path.removesuffix(".so") + ".json", "w") as f:
         f.write("{")
     for record in (tmp_path / "builds").iterdir():
         record.write_text("not JSON")
-    assert build(server, NATIVE, tmp_path)["status"] == ""
+    assert build(server, NATIVE, tmp_path).status == ""
 
 
 def test_compiler_errors_have_the_candidates_lines(server, tmp_path):
     built = build(server, NATIVE.replace("y[i] = 2 * x[i];", "y[i] = 2 * z[i];"), tmp_path)
-    assert built["status"] == "build_failed"
-    assert built["build"]["errors"][0]["line"] == 9
-    assert "z" in built["build"]["errors"][0]["message"]
-    assert "line 9" in built["reason"]
-    log = built["build"]["log"]  # which quotes the line, too
+    assert built.status == "build_failed"
+    assert built.build.errors[0].line == 9
+    assert "z" in built.build.errors[0].message
+    assert "line 9" in built.reason
+    log = built.build.log  # which quotes the line, too
     assert "candidate.py:9:" in log and "    9 | " in log and "source0" not in log, log
-    assert (
-        build(server, NATIVE.replace("sinf(", "missing("), tmp_path)["build"]["errors"][0]["line"]
-        == 11
-    )
+    assert build(server, NATIVE.replace("sinf(", "missing("), tmp_path).build.errors[0].line == 11
 
 
 @pytest.mark.parametrize(
@@ -185,8 +187,8 @@ def test_compiler_errors_have_the_candidates_lines(server, tmp_path):
 def test_faults_are_statuses(server, tmp_path, monkeypatch, text, status, words):
     monkeypatch.setattr(build_process, "IMPORT_TIMEOUT", 2.0)
     built = build(server, text, tmp_path, forbids=True)
-    assert built["status"] == status, built
-    assert words in built["reason"]
+    assert built.status == status, built
+    assert words in built.reason
 
 
 def test_a_compiler_that_vanished_is_nobodys_fault(server, tmp_path, monkeypatch):
@@ -198,15 +200,15 @@ def test_a_compiler_that_vanished_is_nobodys_fault(server, tmp_path, monkeypatch
 
 def test_a_quotation_mark_without_its_other_is_refused(server, tmp_path):
     text = INLINE.replace('["-O1"]', """['-DX="']""")
-    built = builder_client.build(server, {"source": text}, str(tmp_path))
-    assert built["status"] == "rejected" and "quotation mark" in built["reason"]
+    built = builder_client.build(server, Candidate(text), str(tmp_path))
+    assert built.status == "rejected" and "quotation mark" in built.reason
 
 
 def test_a_name_of_wide_letters(server, tmp_path):
     text = NATIVE.replace("native(source=", f'native(name="{chr(0x2000B) * 64}", source=')
-    built = builder_client.build(server, {"source": text}, str(tmp_path))
-    assert built["status"] == "", built["reason"]
-    for fd in object_cache.open_artifacts(built):
+    built = builder_client.build(server, Candidate(text), str(tmp_path))
+    assert built.status == "", built.reason
+    for fd in object_cache.open_all(built.artifacts):
         os.close(fd)
 
 
@@ -225,19 +227,19 @@ def test_functions_called_while_importing(server, tmp_path):
         "class ModelNew", "table = torch.zeros(4)\nlib.scale(table, table, 4)\n\n\nclass ModelNew"
     )
     built = build(server, text, tmp_path)
-    assert built["status"] == ""
+    assert built.status == ""
     assert load(server, text, built)["ok"]
 
 
 def test_nothing_to_build(server, tmp_path):
     text = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n"  # noqa: E501
     built = build(server, text, tmp_path)
-    assert (built["status"], built["build"]["form"], built["artifacts"]) == ("", "none", [])
+    assert (built.status, built.build.form, built.artifacts) == ("", "none", [])
 
 
 def test_parse_and_export(server):
-    assert builder_client.parse(server, NATIVE, "candidate", "weak")["problems"] == []
-    assert builder_client.parse(server, "(" * 300_000, "candidate", "weak")["problems"]
+    assert builder_client.parse(server, NATIVE, "candidate", "weak").problems == []
+    assert builder_client.parse(server, "(" * 300_000, "candidate", "weak").problems
     assert "class _native:" in builder_client.export(server, NATIVE, "weak")
     with pytest.raises(ValueError):
         builder_client.export(server, "(", "weak")
@@ -249,7 +251,7 @@ def test_load_inline(server, tmp_path):
     start = time.monotonic()
     built = build(server, INLINE, tmp_path)
     print(f"\nload_inline built in {time.monotonic() - start:.1f} s")
-    assert (built["status"], built["build"]["form"]) == ("", "load_inline"), built
+    assert (built.status, built.build.form) == ("", "load_inline"), built
     assert load(server, INLINE, built)["ok"]
 
 
@@ -261,9 +263,9 @@ def test_load_inline_with_a_precompiled_header(server, tmp_path):
     warmed = time.monotonic()
     built = build(server, INLINE, tmp_path)
     print(f"\nheader {warmed - start:.1f} s, then load_inline {time.monotonic() - warmed:.1f} s")
-    assert built["status"] == ""
+    assert built.status == ""
     failed = build(server, INLINE.replace("2 * x;", "2 * z;"), tmp_path)
-    assert failed["build"]["errors"][0]["line"] == 7
+    assert failed.build.errors[0].line == 7
 
 
 @pytest.mark.slow
@@ -357,10 +359,10 @@ def test_what_ptxas_refuses_is_named(server, tmp_path, source, says, form):
     c = re.search(r'r"""(.*?)"""', text, re.DOTALL)[1]
     text = text.replace(c, alone(source) if form == "launched" else source + host)
     built = build(server, text, tmp_path, arch="sm_90a")
-    assert built["status"] == "build_failed"
-    first = built["build"]["errors"][0]
-    assert first["line"] == 0 and first["message"].endswith(says)
-    assert built["reason"] == f"native does not compile: {first['message']}"
+    assert built.status == "build_failed"
+    first = built.build.errors[0]
+    assert first.line == 0 and first.message.endswith(says)
+    assert built.reason == f"native does not compile: {first.message}"
 
 
 @pytest.mark.parametrize("source,says", REFUSED)

@@ -162,25 +162,25 @@ def test_a_changed_checkout_is_another(checkout: pathlib.Path) -> None:
 def test_another_cutlass_is_another_object(server: Any, checkout: pathlib.Path, form: str) -> None:
     text, folder = FORMS[form], checkout.parent
     first = built(server, text, folder)
-    assert first["status"] == "", first
-    assert first["build"]["kernels"][0]["registers"] > 1
-    assert built(server, text, folder)["build"]["cached"]
+    assert first.status == "", first
+    assert first.build.kernels[0].registers > 1
+    assert built(server, text, folder).build.cached
     (checkout / "include/cute/tensor.hpp").write_text(HEADER.replace("VALUE", "7"))
     second = built(server, text, folder)
-    assert second["status"] == "" and not second["build"]["cached"], second
-    assert second["artifacts"][0]["sha256"] != first["artifacts"][0]["sha256"]
+    assert second.status == "" and not second.build.cached, second
+    assert second.artifacts[0].sha256 != first.artifacts[0].sha256
     # Who includes none of its headers does not notice.
     plain = text.replace("#include <cute/tensor.hpp>", "").replace("cute::value()", "1")
-    assert built(server, plain, folder)["status"] == ""
+    assert built(server, plain, folder).status == ""
     (checkout / "include/cute/tensor.hpp").unlink()
-    assert built(server, plain, folder)["build"]["cached"]
+    assert built(server, plain, folder).build.cached
 
 
 @compiles
 @pytest.mark.slow  # torch's headers
 def test_load_inline_finds_it(server: Any, checkout: pathlib.Path) -> None:
     found = built(server, INLINE, checkout.parent)
-    assert found["status"] == "" and compilers.WHOLE not in found["build"]["log"], found
+    assert found.status == "" and compilers.WHOLE not in found.build.log, found
 
 
 @compiles
@@ -195,14 +195,14 @@ def test_without_it_a_sentence_says_what_to_do(
 ) -> None:
     monkeypatch.delenv("CUTLASS_PATH")
     found = built(server, FORMS[form], checkout.parent)
-    assert found["status"] == "build_failed", found
+    assert found.status == "build_failed", found
     for said in ("includes cute/tensor.hpp", "CUTLASS_PATH is not set", "set it to a checkout"):
-        assert said in found["reason"]
-    assert compilers.WHOLE not in found["build"]["log"]  # which would take a minute for nothing
-    assert built(server, FORMS[form], checkout.parent)["build"]["cached"]
+        assert said in found.reason
+    assert compilers.WHOLE not in found.build.log  # which would take a minute for nothing
+    assert built(server, FORMS[form], checkout.parent).build.cached
     monkeypatch.setenv("CUTLASS_PATH", str(checkout))
     if form != "load_inline":
-        assert built(server, FORMS[form], checkout.parent)["status"] == ""
+        assert built(server, FORMS[form], checkout.parent).status == ""
 
 
 @compiles
@@ -213,11 +213,11 @@ def test_the_compiler_sees_the_headers_alone(server: Any, checkout: pathlib.Path
     for path in ("cute/../../beside.hpp", f"cute/../..{checkout}/beside.hpp"):
         text = CANDIDATE.replace("#include <cute/", f"#include <{path}>\n#include <cute/")
         found = built(server, text, checkout.parent)
-        assert found["status"] == "build_failed" and "No such file" in found["reason"], found
+        assert found.status == "build_failed" and "No such file" in found.reason, found
     inside = CANDIDATE.replace(
         "#include <cute/", "#include <cute/../cutlass/version.h>\n#include <cute/"
     )
-    assert built(server, inside, checkout.parent)["status"] == ""
+    assert built(server, inside, checkout.parent).status == ""
 
 
 def _import(text: str, folder: pathlib.Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -287,18 +287,18 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
 
 def _example(server: Any, folder: pathlib.Path, arch: str) -> None:
     found = built(server, EXAMPLE, folder, arch)
-    assert found["status"] == "", found
-    four, one = sorted(found["build"]["kernels"], key=lambda k: k["name"], reverse=True)
-    assert re.search(r"rows<4>", four["name"]) and "rows<1>" in one["name"]
+    assert found.status == "", found
+    four, one = sorted(found.build.kernels, key=lambda k: k.name, reverse=True)
+    assert re.search(r"rows<4>", four.name) and "rows<1>" in one.name
     for kernel in (four, one):
-        assert kernel["arch"] == arch and kernel["registers"] <= 64, kernel
-        assert kernel["spill_store_bytes"] == kernel["stack_bytes"] == 0, kernel
+        assert kernel.arch == arch and kernel.registers <= 64, kernel
+        assert kernel.spill_store_bytes == kernel.stack_bytes == 0, kernel
     if not toolchain.cuobjdump():
         return
-    told = builder_client.facts(server, found, str(folder / "cache"), "weak")
-    widths = {k["name"]: (k["load_bytes"], k["store_bytes"]) for k in told}
-    assert widths[one["name"]] == (4, 4)
-    loads, stores = widths[four["name"]]
+    told = builder_client.facts(server, found.artifacts, str(folder / "cache"), "weak")
+    widths = {k.name: (k.load_bytes, k.store_bytes) for k in told}
+    assert widths[one.name] == (4, 4)
+    loads, stores = widths[four.name]
     assert loads == 16 and stores > 12  # ptxas splits one
 
 
@@ -340,6 +340,6 @@ def test_nvrtc_compiles_cute(server: Any, tmp_path: pathlib.Path) -> None:
     text += '"""' + host.split('"""', 1)[1]
     text = text.replace("lib.softmax(x", "lib.rows[x.shape[0] // 4, 128](x")
     found = built(server, text, tmp_path)
-    assert found["status"] == "", found
-    (kernel,) = found["build"]["kernels"]
-    assert kernel["name"] == "rows" and kernel["registers"] <= 64
+    assert found.status == "", found
+    (kernel,) = found.build.kernels
+    assert kernel.name == "rows" and kernel.registers <= 64

@@ -12,6 +12,7 @@ import pytest
 from evaluating import Evaluator, evaluate, new_cache
 from test_honest import Suite
 
+from kwharness.base.requests import Candidate
 from kwharness.build import build_process, builder_client
 from kwharness.machine import toolchain
 
@@ -110,10 +111,10 @@ def test_two_extensions_of_one_name_are_told_apart(evaluator: Evaluator) -> None
 def test_flags_of_another_device_are_taken(evaluator: Evaluator) -> None:
     text = (FORMS / "cuda_flags_of_another_device.py").read_text()
     built = builder_client.build(
-        evaluator.server, {"source": text}, evaluator.cache, "cuda:0", arch="sm_90a"
+        evaluator.server, Candidate(text), evaluator.cache, "cuda:0", arch="sm_90a"
     )
-    assert built["status"] == "", f"{built['reason']} {built['build'].get('log')}"
-    notes = " ".join(built["build"]["flags"])
+    assert built.status == "", f"{built.reason} {built.build.log}"
+    notes = " ".join(built.build.flags)
     assert "compiled for sm_90a" in notes and "asks for a report" in notes
 
 

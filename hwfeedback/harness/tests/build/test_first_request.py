@@ -4,13 +4,16 @@ as that of whoever imports the candidate.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from kwharness.base.built import BuildResult
 from kwharness.base.protocol import Channel
+from kwharness.base.requests import Candidate
 from kwharness.build import builder_client, first_request
 from kwharness.machine import toolchain
 from kwharness.process import fork_client
@@ -113,26 +116,26 @@ def test_it_is_told_as_by_whoever_imports_it(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
-    candidate = {"source": CANDIDATES[name], "language": "cpp"}
+    candidate = Candidate(CANDIDATES[name], "cpp")
 
-    def built(by: ForkServer, cache: str, trial: str) -> dict[str, Any]:
+    def built(by: ForkServer, cache: str, trial: str) -> BuildResult:
         found = builder_client.build(by, candidate, str(tmp_path / cache), trial=trial)
-        found["build"].pop("seconds")
-        return {n: v for n, v in found.items() if n != "made"}
+        found.build.seconds = 0.0
+        return dataclasses.replace(found, made=[])
 
     quick = built(server, "quick", builder_client.TRIAL)
     soon = built(early, "soon", builder_client.EARLY)
     monkeypatch.setattr(builder_client, "_build_first", lambda *_: None)
     want = built(server, "want", builder_client.TRIAL)
-    assert want["status"] in ("build_failed", "rejected") and want["reason"]
+    assert want.status in ("build_failed", "rejected") and want.reason
     assert quick == want and soon == want
 
 
 @pytest.mark.parametrize("text", [HEAD + call(RIGHT) + CLASS, *list(NOT_TOLD.values())[:5]])
 def test_what_may_run_is_left_open(early: ForkServer, tmp_path: pathlib.Path, text: str) -> None:
     text += "" if "class ModelNew" in text else CLASS
-    found = builder_client.build(early, {"source": text}, str(tmp_path), trial="early")
-    assert (found["status"], found["reason"]) == ("", "")
+    found = builder_client.build(early, Candidate(text), str(tmp_path), trial="early")
+    assert (found.status, found.reason) == ("", "")
     assert not list((tmp_path / "builds").iterdir())  # whoever can run it says what it comes to
 
 

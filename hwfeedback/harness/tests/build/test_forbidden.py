@@ -14,7 +14,7 @@ import torch
 from evaluating import Evaluator
 
 from kwharness.attribution import trace
-from kwharness.base.requests import Request
+from kwharness.base.requests import Candidate, Request
 from kwharness.build import builder_client, object_cache
 from kwharness.referee import called
 from kwharness.referee.context import Context
@@ -248,11 +248,11 @@ class ModelNew(torch.nn.Module):
 def test_an_explanation_changes_no_later_verdict(evaluator: Evaluator) -> None:
     """Of a candidate that compiles when it is imported: policy decides, whatever came before."""
     first = verdict(evaluator, CALLED_AT_IMPORT)
-    assert first["status"] == "rejected", first["reason"]
+    assert first.status == "rejected", first.reason
     free = verdict(evaluator, CALLED_AT_IMPORT, explain=True)
     assert free["status"] == "correct", (free["reason"], free["evidence"])
     again = verdict(evaluator, CALLED_AT_IMPORT)
-    assert (again["status"], again["reason"]) == (first["status"], first["reason"])
+    assert (again.status, again.reason) == (first.status, first.reason)
 
 
 def test_what_compiles_at_import_is_tried_where_it_may(evaluator: Evaluator) -> None:
@@ -264,12 +264,12 @@ def test_what_compiles_at_import_is_tried_where_it_may(evaluator: Evaluator) -> 
 
 
 def test_nothing_is_kept_of_what_is_tried_for_an_explanation(evaluator: Evaluator) -> None:
-    text = {"source": REWRITE + "# a text of its own\n"}
+    text = Candidate(REWRITE + "# a text of its own\n")
     for keeps, cached in ((False, False), (True, False), (False, True)):
         built = builder_client.build(evaluator.server, text, evaluator.cache, keeps=keeps)
-        assert (built["status"], built["build"]["cached"]) == ("", cached)
+        assert (built.status, built.build.cached) == ("", cached)
     other = builder_client.build(evaluator.server, text, evaluator.cache, forbids=True)
-    assert not other["build"]["cached"]
+    assert not other.build.cached
 
 
 def test_what_is_compiled_by_calling_it_is_of_how_it_was_called(evaluator: Evaluator) -> None:

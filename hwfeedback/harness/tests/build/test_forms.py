@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from kwharness.base.built import BuildRequest, Failed
 from kwharness.build import artifacts, compilers, form_extension, form_native, forms, source
-from kwharness.build.form import Form, Report, Request, Way
-from kwharness.clients.workshop import Failed
+from kwharness.build.form import Form, Report, Way
 from kwharness.machine import toolchain
 
 TEXT = '''
@@ -32,7 +32,7 @@ class ModelNew:
 '''
 
 
-def _request(text: str) -> Request:
+def _request(text: str) -> BuildRequest:
     return {"kind": "plain_c", "name": "plain_c", "source": text, "flags": []}
 
 
@@ -49,14 +49,14 @@ def _replace(way: Way) -> None:
     sys.modules["plain_c"] = module
 
 
-def _checked(raw: Mapping[str, Any], arch: str, whole: bool) -> Request:
+def _checked(raw: Mapping[str, Any], arch: str, whole: bool) -> BuildRequest:
     assert (arch, whole) == ("", False)
     if not isinstance(raw["source"], str):
         raise ValueError("source")
     return _request(raw["source"]) | {"request": toolchain.key("plain_c", raw["source"])}
 
 
-def _compile(request: Request, folder: str, light: str) -> Report:
+def _compile(request: BuildRequest, folder: str, light: str) -> Report:
     pathlib.Path(folder, "main.c").write_text(request["source"])
     code, log = compilers.run(
         [toolchain.compiler(), "-shared", "-fPIC", "-x", "c", "main.c", "-o", "built.so"], folder

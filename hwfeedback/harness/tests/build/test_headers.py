@@ -276,11 +276,11 @@ def test_the_pages_kernels_compile(
     server: Any, name: str, text: str, tmp_path: pathlib.Path
 ) -> None:
     found = build(server, text, tmp_path, device="cuda", arch="sm_90a")
-    assert found["status"] == "", found
-    (kernel,) = found["build"]["kernels"]
-    assert kernel["registers"] > 8 and kernel["spill_store_bytes"] == 0
+    assert found.status == "", found
+    (kernel,) = found.build.kernels
+    assert kernel.registers > 8 and kernel.spill_store_bytes == 0
     out = build(server, inline_loader.standalone(text), tmp_path, device="cuda", arch="sm_90a")
-    assert out["status"] == "" and out["build"]["form"] == "native", out
+    assert out.status == "" and out.build.form == "native", out
 
 
 def test_a_good_kernel_is_short() -> None:
@@ -311,15 +311,15 @@ class ModelNew(torch.nn.Module):
 
 def test_a_builder_finds_them(server: Any, tmp_path: pathlib.Path) -> None:
     found = build(server, CANDIDATE, tmp_path)
-    assert found["status"] == "", found
-    said = [d["message"] for d in found["build"]["vectorised"]]
+    assert found.status == "", found
+    said = [d.message for d in found.build.vectorised]
     assert any(re.match(r"kw/reduce\.h:\d+: loop vectorized", s) for s in said), said
     # What is wrong in a lambda is told where it stands, and no folder of ours.
     wrong = build(server, CANDIDATE.replace("return x[i]", "return z[i]"), tmp_path)
-    assert wrong["status"] == "build_failed" and "line 8" in wrong["reason"], wrong["reason"]
-    assert headers.FOLDER not in wrong["build"]["log"]
+    assert wrong.status == "build_failed" and "line 8" in wrong.reason, wrong.reason
+    assert headers.FOLDER not in wrong.build.log
     none = build(server, CANDIDATE.replace("kw/reduce.h", "kw/nothing.h"), tmp_path)
-    assert "kw/nothing.h: No such file" in none["reason"]
+    assert "kw/nothing.h: No such file" in none.reason
 
 
 def test_other_headers_are_another_build(

@@ -20,6 +20,7 @@ from test_builder_client import build
 from test_cuda_driver import in_a_process
 
 import kernelwright
+from kwharness.base.verdicts import Diagnostic
 from kwharness.build import diagnostics, forms, object_cache
 from kwharness.machine import toolchain
 
@@ -266,7 +267,7 @@ def test_a_launch_is_little_work(stream: int) -> None:
 
 
 def magic(built: Any) -> bytes:
-    [fd] = object_cache.open_artifacts(built)
+    [fd] = object_cache.open_all(built.artifacts)
     try:
         return os.pread(fd, 4, 0)
     finally:
@@ -276,21 +277,19 @@ def magic(built: Any) -> bytes:
 def test_the_example_is_built(server: Any, tmp_path: pathlib.Path) -> None:
     text = EXAMPLE.replace("launched from Python", str(time.time_ns()))
     built = build(server, text, tmp_path, device="cuda", arch="sm_90a")
-    assert (built["status"], built["build"]["form"], built["language"]) == ("", "native", "cuda")
-    kernels = built["build"]["kernels"]
-    assert [(k["name"], k["arch"], k["shared_bytes"]) for k in kernels] == [
-        ("softmax", "sm_90a", 128)
-    ]
-    assert 8 < kernels[0]["registers"] < 64
-    [artifact] = built["artifacts"]
+    assert (built.status, built.build.form, built.language) == ("", "native", "cuda")
+    kernels = built.build.kernels
+    assert [(k.name, k.arch, k.shared_bytes) for k in kernels] == [("softmax", "sm_90a", 128)]
+    assert 8 < kernels[0].registers < 64
+    [artifact] = built.artifacts
     assert magic(built) == b"\x7fELF"
     again = build(server, text + "\n# a remark\n", tmp_path, device="cuda", arch="sm_90a")
-    assert again["artifacts"] == [artifact] and not again["build"]["cached"]
+    assert again.artifacts == [artifact] and not again.build.cached
     other = build(server, text, tmp_path, device="cuda", arch="sm_80")
-    assert other["build"]["kernels"][0]["arch"] == "sm_80"
-    assert other["artifacts"][0]["sha256"] != artifact["sha256"]
+    assert other.build.kernels[0].arch == "sm_80"
+    assert other.artifacts[0].sha256 != artifact.sha256
     cpu = build(server, text, tmp_path, forbids=True)
-    assert (cpu["status"], cpu["reason"]) == (
+    assert (cpu.status, cpu.reason) == (
         "rejected",
         "it is written in CUDA, and the device is the CPU",
     )
@@ -300,9 +299,9 @@ def test_errors_have_the_candidates_lines(server: Any, tmp_path: pathlib.Path) -
     text = EXAMPLE.replace("m = all(m, true);", "m = all(m, q);")
     line = next(i for i, row in enumerate(text.split("\n"), 1) if "all(m, q)" in row)
     built = build(server, text, tmp_path, device="cuda", arch="sm_90a")
-    assert built["status"] == "build_failed", built
-    assert built["build"]["errors"][0] == {"line": line, "message": 'identifier "q" is undefined'}
-    assert f"candidate.py({line}): error" in built["build"]["log"]
+    assert built.status == "build_failed", built
+    assert built.build.errors[0] == Diagnostic(line, 'identifier "q" is undefined')
+    assert f"candidate.py({line}): error" in built.build.log
 
 
 def test_what_nvrtc_does_not_compile_nvcc_does(server: Any, tmp_path: pathlib.Path) -> None:
@@ -312,8 +311,8 @@ def test_what_nvrtc_does_not_compile_nvcc_does(server: Any, tmp_path: pathlib.Pa
     text = text.replace("-INFINITY", "-std::numeric_limits<float>::infinity()")
     text = text.replace('language="cuda",', 'language="cuda", flags=("--expt-relaxed-constexpr",),')
     built = build(server, text, tmp_path, device="cuda", arch="sm_90a")
-    assert built["status"] == "", built
-    assert built["build"]["kernels"][0]["name"] == "softmax"
+    assert built.status == "", built
+    assert built.build.kernels[0].name == "softmax"
     assert magic(built) == b"\x7fELF"
 
 

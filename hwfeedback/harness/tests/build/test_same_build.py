@@ -139,18 +139,18 @@ def test_a_files_own_loader_builds_what_was_judged(
     given = PLAIN if way == "raw" else WAYS[way] + FLAGS
     text = CANDIDATE.replace("SOURCE", given)
     found = build(server, text, tmp_path / "cache", forbids=True)
-    assert found["status"] == "", found
-    (artifact,) = found["artifacts"]
+    assert found.status == "", found
+    (artifact,) = found.artifacts
     out = inline_loader.standalone(text)
     assert (file_loader.MARK in out) == (way == "raw")
     own = built_alone(out + CALL, tmp_path)
-    assert own.read_bytes() == pathlib.Path(artifact["path"]).read_bytes()
+    assert own.read_bytes() == pathlib.Path(artifact.path).read_bytes()
     said = says(own)
     assert said[0] == said[1] == "source0.cpp" and "headers" not in said and "files" not in said
     assert said[5:8] == ["Jan  1 1970", "00:00:00", "Thu Jan  1 00:00:00 1970"]
     # Judged as that file, it asks for what is built already.
     again = build(server, out, tmp_path / "cache", forbids=True)
-    assert [a["key"] for a in again["artifacts"]] == [artifact["key"]]
+    assert [a.key for a in again.artifacts] == [artifact.key]
 
 
 GPU = r"""
@@ -188,11 +188,11 @@ LOADS = "\ntry:\n    lib.f\nexcept (RuntimeError, OSError) as e:\n    print(e)\n
 def test_nvcc_hears_the_same(server: Any, tmp_path: pathlib.Path) -> None:
     text = IN_CUDA.replace("SOURCE", GPU + HOST)
     found = build(server, text, tmp_path / "cache", device="cuda", arch="sm_90a")
-    assert found["status"] == "", found
+    assert found.status == "", found
     home = os.path.dirname(os.path.dirname(toolchain.nvcc()))
     for path in pathlib.Path(home).glob("lib*/libcudart.so.*"):
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    judged = says(found["artifacts"][0]["path"])
+    judged = says(found.artifacts[0].path)
     assert judged[1:] == ["source0.cu", "Thu Jan  1 00:00:00 1970", "none"]
     out = inline_loader.standalone(text)
     assert file_loader.MARK in out
@@ -206,13 +206,13 @@ def test_nvrtc_hears_the_same(server: Any, tmp_path: pathlib.Path) -> None:
     text = IN_CUDA.replace("SOURCE", GPU.replace(dates, "") + KERNEL)
     assert dates not in text
     found = build(server, text, tmp_path / "cache", device="cuda", arch="sm_90a")
-    assert found["status"] == "", found
-    judged = pathlib.Path(found["artifacts"][0]["path"]).read_bytes()
+    assert found.status == "", found
+    judged = pathlib.Path(found.artifacts[0].path).read_bytes()
     assert b"source0.cu|" in judged and b"|none\0" in judged
     own = built_alone(inline_loader.standalone(text), tmp_path, AS_IF, "libcuda", RUNTIME="/no")
     # A note in it has the flag that asks for a report, too.
     assert object_digest.digest(own.read_bytes()) == object_digest.digest(judged)
-    assert found["artifacts"][0]["loaded"] == object_digest.digest(judged)
+    assert found.artifacts[0].loaded == object_digest.digest(judged)
     other = build(
         server,
         text.replace("threadIdx.x;", "threadIdx.y;"),
@@ -220,7 +220,7 @@ def test_nvrtc_hears_the_same(server: Any, tmp_path: pathlib.Path) -> None:
         device="cuda",
         arch="sm_90a",
     )
-    assert other["artifacts"][0]["loaded"] != object_digest.digest(judged)
+    assert other.artifacts[0].loaded != object_digest.digest(judged)
 
 
 def test_numbers_are_those_of_the_candidates_file(server: Any, tmp_path: pathlib.Path) -> None:
@@ -231,11 +231,11 @@ def test_numbers_are_those_of_the_candidates_file(server: Any, tmp_path: pathlib
         at = next(i for i, line in enumerate(lines) if wrong in line)
         broken = "\n".join([*lines[:at], "oops;", *lines[at:]])
         found = build(server, broken, tmp_path)
-        assert found["status"] == "build_failed" and f"line {at + 1}:" in found["reason"]
-        assert f"candidate.py:{at + 1}" in found["build"]["log"]
+        assert found.status == "build_failed" and f"line {at + 1}:" in found.reason
+        assert f"candidate.py:{at + 1}" in found.build.log
     bad = text.replace("kw::exp(x[i])", 'kw::sum(n, [&](long long) { return "a"; })')
     found = build(server, bad, tmp_path)
-    assert found["status"] == "build_failed" and "kw/reduce.h:" in found["build"]["log"]
+    assert found.status == "build_failed" and "kw/reduce.h:" in found.build.log
 
 
 def test_a_header_in_an_odd_line_is_told_of(server: Any, tmp_path: pathlib.Path) -> None:
@@ -243,8 +243,8 @@ def test_a_header_in_an_odd_line_is_told_of(server: Any, tmp_path: pathlib.Path)
                 "#define NAME <kw/exp.h>\n#include NAME", "%:include <kw/exp.h>"):  # fmt: skip
         text = CANDIDATE.replace("SOURCE", PLAIN.replace("#include <kw/exp.h>", odd))
         found = build(server, text, tmp_path)
-        assert found["status"] == "build_failed"
-        assert "write #include <kw/exp.h> as a line of its own" in found["reason"]
+        assert found.status == "build_failed"
+        assert "write #include <kw/exp.h> as a line of its own" in found.reason
 
 
 def test_another_header_is_another_object(monkeypatch: pytest.MonkeyPatch) -> None:

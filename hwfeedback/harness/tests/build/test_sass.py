@@ -147,12 +147,12 @@ def test_what_is_no_object_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 @reads
 def test_a_build_has_them(server: Any, tmp_path: Any) -> None:
     built = build(server, EXAMPLE, tmp_path, device="cuda", arch="sm_90a")
-    known = builder_client.facts(server, built, str(tmp_path), "weak")
-    (kernel,) = builder_client.with_facts(built["build"]["kernels"], known)
-    assert (kernel["name"], kernel["arch"], kernel["shared_bytes"]) == ("softmax", "sm_90a", 128)
-    assert kernel["instructions"]["load_global"] == 3 and kernel["load_bytes"] == 4.0
+    known = builder_client.facts(server, built.artifacts, str(tmp_path), "weak")
+    (kernel,) = builder_client.with_facts(built.build.kernels, known)
+    assert (kernel.name, kernel.arch, kernel.shared_bytes) == ("softmax", "sm_90a", 128)
+    assert kernel.instructions["load_global"] == 3 and kernel.load_bytes == 4.0
     # From then on a file says so.
-    assert builder_client.facts(None, built, str(tmp_path)) == known  # type: ignore[arg-type]
+    assert builder_client.facts(None, built.artifacts, str(tmp_path)) == known  # type: ignore[arg-type]
     strange = [{"instructions": {"x": 1, "fp32": -1, "fp64": 2}, "load_bytes": 1e9, "warps": True}]
     (said,) = reports.resources(strange)
-    assert said["instructions"] == {"fp64": 2} and "load_bytes" not in said and "warps" not in said
+    assert said.instructions == {"fp64": 2} and said.load_bytes is said.warps is None

@@ -17,6 +17,7 @@ import pytest
 import torch
 from evaluating import of_work_folder
 
+from kwharness.base.requests import Candidate
 from kwharness.build import (
     build_process,
     builder_client,
@@ -58,16 +59,16 @@ def build(
     cache = str(tmp_path_factory.mktemp("cache"))
 
     def built(text: str) -> dict[str, Any]:
-        return builder_client.build(server, {"source": text}, cache, "cuda", "weak", arch=ARCH)
+        return builder_client.build(server, Candidate(text), cache, "cuda", "weak", arch=ARCH)
 
     return built
 
 
 def loaded(built: dict[str, Any]) -> Any:
     """Returns the extension, in this process."""
-    assert built["status"] == "", built
-    (fd,) = object_cache.open_artifacts(built)  # stays open: a path is loaded once in a process
-    name = built["artifacts"][0]["name"]
+    assert built.status == "", built
+    (fd,) = object_cache.open_all(built.artifacts)  # stays open: a path is loaded once in a process
+    name = built.artifacts[0].name
     loader = importlib.machinery.ExtensionFileLoader(name, f"/proc/self/fd/{fd}")
     spec = importlib.util.spec_from_file_location(name, loader.path, loader=loader)
     assert spec is not None
@@ -261,9 +262,9 @@ extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
 @pytest.mark.slow  # it calls all that the header has; what is built with it every day is below
 def test_it_does_what_torch_does(build: Callable[[str], dict[str, Any]]) -> None:
     built = build(PROBE_CANDIDATE)
-    assert compilers.WHOLE not in built["build"]["log"], built["build"]["log"]
+    assert compilers.WHOLE not in built.build.log, built.build.log
     as_python_says(loaded(built))
-    assert built["build"]["kernels"], "nothing of ptxas"
+    assert built.build.kernels, "nothing of ptxas"
 
 
 @pytest.mark.slow
@@ -285,7 +286,7 @@ def test_what_it_lacks_is_compiled_with_torchs_headers(
     x = torch.randn(3, 5)
     built = build(text)
     assert torch.equal(loaded(built).soft(x), torch.softmax(x, -1))
-    assert compilers.WHOLE in built["build"]["log"]
+    assert compilers.WHOLE in built.build.log
 
 
 @pytest.fixture
@@ -423,12 +424,12 @@ def test_functions_may_be_bound_in_cuda(build: Callable[[str], dict[str, Any]]) 
 def test_the_example_in_the_prompt_builds(build: Callable[[str], dict[str, Any]]) -> None:
     folder = pathlib.Path(__file__).parents[4] / "prompts" / "templates"
     built = build((folder / "example_load_inline.py").read_text())
-    assert built["status"] == "" and len(built["build"]["kernels"]) == 1, built
+    assert built.status == "" and len(built.build.kernels) == 1, built
 
 
 def test_a_work_folder_builds_with_it(build: Callable[[str], dict[str, Any]]) -> None:
     folder = pathlib.Path(__file__).parents[4] / "examples" / "candidates"
     built = build(of_work_folder(folder / "softmax_work_folder_cuda"))
-    assert built["status"] == "", built
-    assert compilers.WHOLE not in built["build"]["log"]
-    assert [k["name"].partition("(")[0] for k in built["build"]["kernels"]] == ["softmax_kernel"]
+    assert built.status == "", built
+    assert compilers.WHOLE not in built.build.log
+    assert [k.name.partition("(")[0] for k in built.build.kernels] == ["softmax_kernel"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import waiting
 
+from kwharness.base.built import Artifact, CompilerReport, Failed
 from kwharness.base.protocol import Channel, Closed, ProtocolError
 from kwharness.build import (
     build_process,
@@ -22,7 +23,7 @@ from kwharness.build import (
     object_cache,
 )
 from kwharness.clients import workshop
-from kwharness.clients.workshop import Failed, Workshop
+from kwharness.clients.workshop import Workshop
 
 
 class Maker:
@@ -39,17 +40,18 @@ class Maker:
         key = form_native.key_of(raw["source"], ())
         return {"kind": "native", "name": "k", "source": raw["source"], "request": key}
 
-    def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def make(self, request: dict[str, Any], seconds: float) -> tuple[Artifact, CompilerReport]:
         text = request["source"]
         self.made.append(text)
         self.begun.set()
         if text.startswith("slow "):
             self.takes(float(text[5:]))
         if text.startswith("broken"):
-            raise Failed("build_failed", "k does not compile: line 1", log="the compiler's words")
+            raise Failed("build_failed", "k does not compile: line 1", "the compiler's words")
         if text.startswith("machine"):
             raise OSError("the disk is full")
-        return {"request": request["request"], "path": __file__, "report": {}}
+        made = Artifact("k", "", __file__, "native", request["request"])
+        return made, CompilerReport()
 
     def takes(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -126,7 +128,7 @@ def test_each_request_is_made_once(shop: Workshop, process: Process, makers: lis
     assert not makers[0].closed, "somebody is there"
     process.close()
     assert makers[0].closed and not process.desk._thread.is_alive()
-    later = Process(shop, [str(a["request"]) for a in shop.artifacts])
+    later = Process(shop, [a.request for a in shop.artifacts])
     assert later.ask({"source": "a"}) == (False, "it was handed over before"), "when it was loaded"
     assert [f["said"] for f in shop.failed()] == [said]
     later.close()

@@ -19,8 +19,9 @@ import torch
 
 from kwharness.attribution import trace
 from kwharness.base import protocol
+from kwharness.base.built import Failed
 from kwharness.base.protocol import Channel, ProtocolError
-from kwharness.build import builder_client, object_cache, reports
+from kwharness.build import object_cache, reports
 from kwharness.clients import candidate_client
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerGone, WorkerLate
@@ -260,7 +261,7 @@ def test_what_is_handed_over_is_kept_whole_or_not_at_all(tmp_path: pathlib.Path)
     (tmp_path / "file").touch()
     bad = os.open(tmp_path / "file", os.O_WRONLY)
     try:
-        with pytest.raises(builder_client.Failed, match="cannot be read"):
+        with pytest.raises(Failed, match="cannot be read"):
             object_cache.keep_kernels(str(tmp_path), "key", good, {ONE: good, "inductor/b.so": bad})
         assert os.listdir(tmp_path / "objects") == []
         assert object_cache.kept_kernels(str(tmp_path), "key") is None

@@ -20,8 +20,8 @@ from evaluating import Evaluator, busy
 from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
 from kwharness.base.protocol import Channel, Closed
-from kwharness.base.requests import Request, Speedup, Task
-from kwharness.base.verdicts import CorrectnessReport, Verdict
+from kwharness.base.requests import Candidate, Request, Speedup, Task
+from kwharness.base.verdicts import CorrectnessReport, Measurement, TimingReport, Verdict
 from kwharness.build import builder_client, reports
 from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
@@ -480,13 +480,13 @@ def test_code_for_a_gpu_is_built_ahead_without_one(evaluator: Evaluator) -> None
         assert said["status"] == status and said["language"] == "cuda", said["reason"]
         again = builder_client.build(
             evaluator.server,
-            {"source": source},
+            Candidate(source),
             evaluator.cache,
             "cuda:0",
             arch="sm_90a",
             forbids=True,
         )
-        assert again["build"]["cached"] and again["status"] == status
+        assert again.build.cached and again.status == status
 
 
 @pytest.mark.alone
@@ -571,10 +571,10 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     monkeypatch.setattr(warm_pool, "SENTINEL_S", 0.0)
     more = {"time": True, "batch": "b", "want_baselines": ["eager"]}
     again = evaluator.verdict(SCALED, NATIVE, built=True, **more)
-    assert again["status"] == "correct", again["reason"]
+    assert again.status == "correct", again.reason
     assert [t.contents for t in sentinels] == 2 * [sentinels[0].contents]
     other = evaluator.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
-    assert other["status"] == "correct", other["reason"]
+    assert other.status == "correct", other.reason
     # Nothing of the batch outlives it, and nobody has the device.
     evaluator.verdict(SCALED, NATIVE, built=True)
     assert evaluator.referee._warm._batch is None
@@ -1082,7 +1082,7 @@ def test_operations_that_nobody_did_are_no_floor() -> None:
 
     def measured(ms: float) -> dict[str, Any]:
         v = Verdict("quick", "", "", CorrectnessReport("float32"), roofline.floor())
-        report = {"candidate": {"median_ms": ms}}
+        report = TimingReport(Measurement(median_ms=ms))
         timed = types.SimpleNamespace(report=report, speedup=None, speedups={}, metrics={})
         figures.fill(v, timed, roofline, 1)
         return v.to_json()

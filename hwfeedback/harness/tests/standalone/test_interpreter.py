@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,7 +179,7 @@ def test_certify_runs_the_file_by_itself(
         runs_beside(monkeypatch)
     # As if the first look at the text had missed what it imports.
     parsed = reports.parsed_source
-    monkeypatch.setattr(reports, "parsed_source", lambda *said: {**parsed(*said), "problems": []})
+    monkeypatch.setattr(reports, "parsed_source", lambda *said: replace(parsed(*said), problems=[]))
     v = evaluator.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
     assert v["cost_s"]["cold"] > 0

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from kwharness.base import stats
+from kwharness.base.requests import Speedup
 from kwharness.timing import milestones
 
 MILESTONE = 0.05
@@ -26,7 +27,7 @@ def early(true: float, sigma: float, times: int) -> tuple[int, int, int]:
         for look in LOOKS:
             seen += [math.exp(draw.gauss(0, sigma)) for _ in range(look - len(seen))]
             i = stats.speedup(baseline, [seen], seed)
-            said = milestones.beaten({"value": i.value, "low": i.low, "high": i.high}, MILESTONE)
+            said = milestones.beaten(Speedup(i.value, i.low, i.high), MILESTONE)
             if said is not None:
                 ended, above, windows = ended + 1, above + said, windows + look
                 break

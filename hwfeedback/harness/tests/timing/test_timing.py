@@ -17,6 +17,8 @@ from evaluating import LLC, busy
 from forked import Forked
 
 from kwharness.base import stats
+from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Measurement
 from kwharness.machine import device
 from kwharness.timing import (
     baselines,
@@ -113,21 +115,21 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     timed, _, first = time_it(makes, want=["eager", "compile"])
     assert timed.wrong is None and timed.speedup is not None
     assert set(timed.speedups) == {"eager", "compile"}
-    assert timed.speedup["value"] == min(s["value"] for s in timed.speedups.values())
-    assert timed.speedup["low"] <= timed.speedup["value"] <= timed.speedup["high"]
-    assert timed.report["protocol"] == "baselines measured just before"
-    assert set(timed.report["candidate"]) == {
+    assert timed.speedup.value == min(s.value for s in timed.speedups.values())
+    assert timed.speedup.low <= timed.speedup.value <= timed.speedup.high
+    assert timed.report.protocol == "baselines measured just before"
+    assert set(timed.report.candidate.to_json()) == {
         "median_ms", "p25_ms", "p75_ms", "low_ms", "high_ms", "repetitions", "clock", "event_ms",
         "wall_ms",
     }  # fmt: skip
-    assert timed.report["candidate"]["median_ms"] > 0.9
+    assert timed.report.candidate.median_ms > 0.9
 
     again, spawner, _ = time_it(
         makes, want=["eager", "compile"], known=timed.learned, contents=first.contents
     )
     stood = spawner.count("compile") == 0
-    assert stood or any("again" in n for n in again.report["notes"])
-    assert (again.report["protocol"] == "cached baselines") == stood
+    assert stood or any("again" in n for n in again.report.notes)
+    assert (again.report.protocol == "cached baselines") == stood
     assert set(again.learned["baselines"]) == {"eager", "compile"}
 
 
@@ -171,12 +173,12 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
     timed, spawner, _ = time_it(makes)
     assert timed.speedup is not None
-    assert wins or timed.speedup["low"] <= 1.05, timed.speedup
-    if timed.report["protocol"] != "interleaved":  # too loud for a win that turns could confirm
-        assert timed.speedup["low"] <= 1, timed.speedup
-        pytest.skip(f"not measured, the machine is busy: {timed.report['notes']}")
+    assert wins or timed.speedup.low <= 1.05, timed.speedup
+    if timed.report.protocol != "interleaved":  # too loud for a win that turns could confirm
+        assert timed.speedup.low <= 1, timed.speedup
+        pytest.skip(f"not measured, the machine is busy: {timed.report.notes}")
     assert spawner.count("candidate") == 1 + rounds.QUICK_ROUNDS + 1  # which is watched
-    assert not wins or timed.speedup["value"] > 2, timed.speedup
+    assert not wins or timed.speedup.value > 2, timed.speedup
 
 
 @pytest.mark.alone
@@ -191,8 +193,8 @@ def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> N
     }
     timed, spawner, _ = time_it(makes, "certify", want=["eager", "compile"])
     assert timed.wrong is None and timed.speedup is not None
-    assert timed.report["protocol"] == "interleaved"
-    assert timed.speedup["value"] == min(s["value"] for s in timed.speedups.values())
+    assert timed.report.protocol == "interleaved"
+    assert timed.speedup.value == min(s.value for s in timed.speedups.values())
     assert spawner.count("candidate") == turns.ROUNDS + 1  # which is watched
     assert set(timed.speedups) == {"eager", "compile"}
 
@@ -225,7 +227,7 @@ def test_large_contents_are_one_workers_at_a_time(
 
     monkeypatch.setattr(window_runner, "Session", Seen)
     timed, spawner, _ = time_it(makes, "certify", want=["eager", "compile"], contents=contents)
-    assert timed.wrong is None and timed.report["protocol"] == "interleaved"
+    assert timed.wrong is None and timed.report.protocol == "interleaved"
     assert timed.speedup is not None
     if room:
         assert spawner.count("compile") <= 4 and 1 < spawner.most <= 3
@@ -270,7 +272,7 @@ def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
 
     timed, _, _ = time_it({"eager": forked.spinning(0.0005), "candidate": make})
     assert timed.wrong is not None and "an output differs" in timed.wrong
-    assert timed.speedup is None and timed.report["candidate"]["median_ms"] == 0
+    assert timed.speedup is None and timed.report.candidate.median_ms == 0
 
 
 def hiding(share: float) -> forked.Make:
@@ -289,13 +291,13 @@ def hiding(share: float) -> forked.Make:
 def test_work_hidden_from_the_workers_clock_is_found() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
     assert timed.wrong is None and timed.speedup is not None
-    assert timed.speedup["low"] <= 1.05, timed.speedup
-    notes = timed.report["notes"]
+    assert timed.speedup.low <= 1.05, timed.speedup
+    notes = timed.report.notes
     if busy(notes):
         pytest.skip(f"not measured, the machine is busy: {notes}")
-    c = timed.report["candidate"]
-    assert timed.report["marked"] and c["clock"] == "wall"
-    assert c["event_ms"] < 1 < 4 < c["median_ms"]
+    c = timed.report.candidate
+    assert timed.report.marked and c.clock == "wall"
+    assert c.event_ms < 1 < 4 < c.median_ms
     assert "work is hidden from the clock" in timed.hides
 
 
@@ -303,7 +305,7 @@ def test_work_hidden_from_the_workers_clock_is_found() -> None:
 def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.92)})
     assert timed.speedup is not None and not timed.hides
-    assert timed.speedup["low"] <= 1.05, timed.speedup
+    assert timed.speedup.low <= 1.05, timed.speedup
 
 
 @pytest.mark.alone
@@ -380,7 +382,7 @@ def test_a_baseline_that_fails_is_left_out() -> None:
         want=["eager", "compile"],
     )
     assert set(timed.speedups) == {"eager"}
-    assert any("compile could not be timed" in n for n in timed.report["notes"])
+    assert any("compile could not be timed" in n for n in timed.report.notes)
 
 
 # Decisions, on made-up samples.
@@ -538,8 +540,8 @@ def test_calls_that_come_alone_on_a_gpu_show_the_hosts_work() -> None:
     visits = window_samples.Visits([[*samples("fresh", 12, 1e6), *samples("chained", 4, 3e6)]])
     on_a_gpu = dataclasses.replace(calibrated(), turns=True)
     found = measurement.measurement(visits, on_a_gpu)
-    assert found["latency_ms"] == pytest.approx(3 * found["median_ms"], rel=0.1)
-    assert "latency_ms" not in measurement.measurement(visits, calibrated())
+    assert found.latency_ms == pytest.approx(3 * found.median_ms, rel=0.1)
+    assert measurement.measurement(visits, calibrated()).latency_ms is None
 
 
 def test_a_clock_that_shows_less_than_half_hides() -> None:
@@ -599,9 +601,9 @@ def test_a_disturbed_measurement_excludes_nothing(quiet: int, loud: int, busy: b
         times = window_samples.Visits([windows]).times("event", calibrated())
         speedup = baselines.against("eager", record(1.0), times, 1.0)
         bounded = measurement.bounded(speedup, found)
-        assert bounded["value"] == pytest.approx(1 / factor, rel=0.1)
-        assert (bounded["low"] <= 1 <= bounded["high"]) == busy
-        assert bounded["low"] <= bounded["value"] <= bounded["high"]
+        assert bounded.value == pytest.approx(1 / factor, rel=0.1)
+        assert (bounded.low <= 1 <= bounded.high) == busy
+        assert bounded.low <= bounded.value <= bounded.high
 
 
 def test_baselines_that_were_disturbed_exclude_nothing() -> None:
@@ -614,16 +616,16 @@ def test_baselines_that_were_disturbed_exclude_nothing() -> None:
     assert found.busy and not found.disturbed
     times = window_samples.Visits([windows]).times("event", calibrated())
     bounded = measurement.bounded(baselines.against("eager", record(1.0), times, 1.0), found)
-    assert bounded["low"] < 0.01 and bounded["high"] == 1.0
+    assert bounded.low < 0.01 and bounded.high == 1.0
 
 
 def test_work_shared_between_calls_wins_nothing_and_loses_all_the_same() -> None:
     """What is doubtful of a quiet machine is the candidate's own doing."""
     found = clocks.Assessed("event", doubtful=True)
-    slow = {"value": 0.5, "low": 0.4, "high": 0.6, "against": "eager"}
-    fast = {"value": 2.0, "low": 1.8, "high": 2.2, "against": "eager"}
+    slow = Speedup(0.5, 0.4, 0.6, "eager")
+    fast = Speedup(2.0, 1.8, 2.2, "eager")
     assert measurement.bounded(slow, found) == slow
-    assert measurement.bounded(fast, found) == {**fast, "low": 1.0}
+    assert measurement.bounded(fast, found) == dataclasses.replace(fast, low=1.0)
 
 
 def test_windows_fit_time_and_memory() -> None:
@@ -639,14 +641,14 @@ def test_windows_fit_time_and_memory() -> None:
     assert budgets.plan(1e8, slots(1 << 30), budget).fresh == 1
 
 
-def record(ms: float) -> dict[str, Any]:
+def record(ms: float) -> baselines.Record:
     blocks = [[ms * f for f in (0.99, 1.0, 1.01, 1.0, 0.995, 1.005)]] * 3
-    return baselines.record({"median_ms": ms, "clock": "event"}, blocks, 2, 2e6 * ms)
+    return baselines.record(Measurement(median_ms=ms, clock="event"), blocks, 2, 2e6 * ms)
 
 
 def test_the_sentinel() -> None:
     cached = record(1.0)
-    now = record(1.0)["blocks"][:1]
+    now = record(1.0).blocks[:1]
 
     def drift(by: float) -> baselines.Drift:
         return baselines.drift([[t * by for t in now[0]]], cached)
@@ -657,15 +659,15 @@ def test_the_sentinel() -> None:
 
 
 def test_drift_widens_the_interval_both_ways() -> None:
-    cached, candidate = record(1.0), record(0.5)["blocks"][:1]
+    cached, candidate = record(1.0), record(0.5).blocks[:1]
     still = baselines.against("eager", cached, candidate, 1.0)
     slower = baselines.against("eager", cached, candidate, 1.1)
-    assert slower["value"] == pytest.approx(1.1 * still["value"])
-    assert slower["low"] == still["low"] and slower["high"] > 1.09 * still["high"]
+    assert slower.value == pytest.approx(1.1 * still.value)
+    assert slower.low == still.low and slower.high > 1.09 * still.high
 
 
 def test_records_of_another_protocol_or_thread_count_are_not_used() -> None:
-    good = record(1.0)
+    good = record(1.0).to_json()
     known = {
         "baselines": {
             "eager": good,
@@ -686,8 +688,8 @@ def test_contenders_are_the_fastest_and_those_near_it() -> None:
 
 
 def test_speedup_against_itself_is_one() -> None:
-    blocks = record(1.0)["blocks"]
+    blocks = record(1.0).blocks
     found = baselines.against("eager", record(1.0), blocks, 1.0)
-    assert found["value"] == pytest.approx(1.0)
-    assert not found["low"] > 1.0
+    assert found.value == pytest.approx(1.0)
+    assert not found.low > 1.0
     assert isinstance(stats.speedup(blocks, blocks), stats.Interval)

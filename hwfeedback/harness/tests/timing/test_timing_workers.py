@@ -62,7 +62,7 @@ def test_eager_against_eager(server: fork_client.ForkServer) -> None:
     timer.prepare()
     timed = timer.measure(spawn)
     assert timed.wrong is None and timed.speedup is not None
-    assert timed.speedup["low"] < timed.speedup["high"]
+    assert timed.speedup.low < timed.speedup.high
     expected = timer.contents.expected(range(1))[0][0]
     assert torch.allclose(expected, torch.tanh(draw(0)[0]) * 2.0)
     assert set(timed.learned["baselines"]) == {"eager"}

@@ -18,6 +18,7 @@ from test_cases import CASES, EXPECTED, LEVELS, WRONG, had_two_right_values, is_
 from test_cuda_driver import SEES, gpu
 from test_honest import parts_of
 
+from kwharness.base.requests import Candidate
 from kwharness.build import builder_client
 
 HEAD = re.compile(r"# ([a-z_/]+): (.+)\n")
@@ -89,13 +90,13 @@ BUILT = {name: FORMS[name] for name in FORMS} | {name: t for name, (_, t) in LAR
 
 @pytest.mark.parametrize("name", BUILT)
 def test_it_builds(server: Any, cache: str, name: str) -> None:
-    candidate = {"source": BUILT[name], "language": "cpp"}
+    candidate = Candidate(BUILT[name], "cpp")
     built = builder_client.build(
         server, candidate, cache, mode="weak", device="cuda", arch="sm_90a"
     )
-    assert built["status"] == "", f"{built['reason']} {built['build'].get('log', '')}"
-    kernels = built["build"]["kernels"]
-    assert kernels and not any(k["spill_load_bytes"] for k in kernels), kernels
+    assert built.status == "", f"{built.reason} {built.build.log}"
+    kernels = built.build.kernels
+    assert kernels and not any(k.spill_load_bytes for k in kernels), kernels
 
 
 @gpu

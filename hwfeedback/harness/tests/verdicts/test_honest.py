@@ -186,7 +186,7 @@ class Suite:
                 if not by_seed:
                     reference.set_state(original)
                     trial.draw()
-                if program.build["called"] and not workers:
+                if program.built.called and not workers:
                     called.add_kernels(trial, program)
                 if not workers or name in self.pack or by_seed:
                     trial.made.seed = CONSTRUCTION_SEED

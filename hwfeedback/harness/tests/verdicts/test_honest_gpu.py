@@ -16,6 +16,7 @@ from evaluating import new_cache
 from test_cuda_driver import SEES, gpu
 from test_honest import Suite, parts
 
+from kwharness.base.requests import Candidate
 from kwharness.build import builder_client
 from kwharness.machine import toolchain
 
@@ -88,13 +89,13 @@ def test_it_builds(server: Any, cache: str, name: str) -> None:
     text = parts(KERNELS[name])[1]
     if needs_nvcc(text) and not toolchain.nvcc():
         pytest.skip(toolchain.NO_NVCC)
-    candidate = {"source": text, "language": "cpp"}
+    candidate = Candidate(text, "cpp")
     built = builder_client.build(
         server, candidate, cache, mode="weak", device="cuda", arch="sm_90a"
     )
-    assert built["status"] == "", f"{built['reason']} {built['build'].get('log', '')}"
-    assert built["build"]["form"] == form_of(text)
-    assert built["called"] or built["build"]["kernels"]
+    assert built.status == "", f"{built.reason} {built.build.log}"
+    assert built.build.form == form_of(text)
+    assert built.called or built.build.kernels
 
 
 @pytest.mark.parametrize("name", KERNELS)

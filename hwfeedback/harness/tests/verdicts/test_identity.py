@@ -16,6 +16,7 @@ import pytest
 from evaluating import Evaluator, new_cache
 
 from kwharness.base import paths
+from kwharness.base.requests import Candidate
 from kwharness.build import builder_client, object_cache, source
 from kwharness.export import inline_loader
 from kwharness.standalone import interpreter
@@ -61,7 +62,7 @@ def test_whichever_comes_first(
         v = evaluator.verdict(REFERENCE, text, built=True)
         assert v["status"] == ("correct" if kind == "honest" else "wrong"), v
         again = evaluator.verdict(REFERENCE, text, built=True)
-        assert (again["status"], again["build"]["cached"]) == (v["status"], True)
+        assert (again.status, again.build.cached) == (v["status"], True)
         assert again["candidate"] == v["candidate"]
 
 
@@ -173,7 +174,7 @@ def test_a_build_is_of_one_text(evaluator: Evaluator, other) -> None:
     assert len(keys) == 2
     # What they hand to the compiler is the same, and so is the object.
     built = [
-        builder_client.build(evaluator.server, {"source": t}, evaluator.cache)
+        builder_client.build(evaluator.server, Candidate(t), evaluator.cache)
         for t in (text, other(text))
     ]
     assert [b["status"] for b in built] == ["", ""], built
