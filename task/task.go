@@ -140,7 +140,7 @@ func Decode(content []byte) (string, error) {
 		return "", invalid("its text is encoded as "+encoding, "save the file as UTF-8")
 	}
 	if kind := binaryKind(content); kind != "" {
-		return "", invalid("it is "+kind+", no Python source", "drop the Python file that defines Model instead")
+		return "", invalid("it is "+kind+", no Python source", noPython)
 	}
 	if i := bytes.IndexByte(content, 0); i >= 0 {
 		return "", invalid(fmt.Sprintf("it contains a NUL byte on line %d, so it is binary or damaged", lineOf(content, i)),
