@@ -156,6 +156,28 @@ func TestVersionsThatFilesSay(t *testing.T) {
 	}
 }
 
+// What needs no device is remembered too, of a reference that nobody has inspected:
+// no process starts for it.
+func TestACompileErrorIsRemembered(t *testing.T) {
+	cache := &memoryCache{}
+	start, starts := counted(t)
+	bad := kernelwright.Candidate{Source: "compile_error"}
+	for i, c := range []struct {
+		again     bool
+		reference string
+		cached    bool
+	}{{false, "new", false}, {false, "new", true}, {true, "new", false}, {false, "another", false}} {
+		e := &Evaluator{cache: cache, env: pythonEnv{Interpreter: "/a/python", Stamp: "stamp", Says: said{"3", "double"}}}
+		b := openBenchAs(t, Options{DataDir: t.TempDir(), Lazy: true, Again: c.again}, e, start)
+		before := *starts
+		v, err := b.Precheck(t.Context(), "new", c.reference, bad, kernelwright.Quick)
+		if err != nil || v == nil || v.Status != kernelwright.BuildFailed || v.Cached != c.cached || (*starts == before) != c.cached {
+			t.Errorf("%d: %+v, %v, %d starts", i, v, err, *starts-before)
+		}
+		b.Close()
+	}
+}
+
 // A candidate that does not build is told beside who measures, with nothing measured:
 // neither the reference nor what the device can reach.
 func TestACompileErrorWaitsForNobody(t *testing.T) {
