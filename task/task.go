@@ -273,6 +273,8 @@ func unreadable(files opener, path string, err error) error {
 		reason, hint = "it is a link that leads round in a circle", "mend the link, or put the file itself here"
 	case errors.Is(err, fs.ErrNotExist):
 		reason, hint = "there is no such file", "see that the path is right"
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		reason, hint = "its name is longer than a file's can be", "see that the path is right"
 	case errors.Is(err, fs.ErrPermission):
 		reason, hint = "it cannot be read: permission denied", "let this user read the file"
 	}
