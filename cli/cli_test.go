@@ -337,7 +337,7 @@ func TestInterruptedCommands(t *testing.T) {
 		t.Error(hint)
 	}
 	var out, errs strings.Builder
-	err := runWith(ctx, []string{"eval", "cli_test.go", "cli_test.go", "--data-dir", t.TempDir()},
+	err := runWith(ctx, []string{"eval", "../examples/softmax.py", "../examples/candidates/softmax_native.py", "--data-dir", t.TempDir()},
 		[]string{"HOME=" + t.TempDir(), "KERNELWRIGHT_PYTHON=" + filepath.Join(t.TempDir(), "none")}, strings.NewReader(""), &out, &errs)
 	code, _, said := explain(err)
 	if code != ExitInterrupted || !strings.Contains(said, "begins anew") || strings.Contains(said, "goes on") {

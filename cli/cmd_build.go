@@ -64,15 +64,16 @@ func (c buildCmd) Run(a *app) (err error) {
 	o := r.options(show.stage)
 	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
 	o.Device, o.Unmeasured = string(kernelwright.CPUDevice), true
-	e, err := r.evaluator(a.ctx, o)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close()) }()
+	var e *hwfeedback.Evaluator // nil until there is something to build
+	defer func() {
+		if e != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}()
 	for _, path := range c.Candidates {
 		show.begin(filepath.Base(path))
 		found := builtFile{File: path}
-		f, err := task.ReadCandidate(path)
+		f, err := task.ReadModelNew(path)
 		var unreadable *kernelwright.InvalidTaskError
 		switch {
 		case errors.As(err, &unreadable):
@@ -80,6 +81,11 @@ func (c buildCmd) Run(a *app) (err error) {
 		case err != nil:
 			return err
 		default:
+			if e == nil {
+				if e, err = r.evaluator(a.ctx, o); err != nil {
+					return err
+				}
+			}
 			found.of = candidateText{path, f.Source}
 			found.Builds, err = e.Build(a.ctx, kernelwright.Candidate{Source: f.Source, Origin: "file"}, c.Arch)
 			if err != nil {

@@ -143,19 +143,19 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 		}
 		return nil
 	}
-	reference, err := task.Read(c.Reference)
-	if v, ok := invalidVerdict(err, level); ok {
-		return all(v)
-	}
-	if err != nil {
-		return err
+	reference, bad := task.ReadReference(c.Reference)
+	if bad != nil && !errors.As(bad, new(*kernelwright.InvalidTaskError)) {
+		return bad
 	}
 	rejected := map[int]kernelwright.Verdict{} // what cannot be read
 	var cands []kernelwright.Candidate
 	var at []int // in paths, of each candidate
 	looksLike := ""
 	for i, path := range paths {
-		candidate, err := task.ReadCandidate(path)
+		candidate, err := task.ReadModelNew(path)
+		if strings.Contains(reference.Source, "class ModelNew") && candidate.Source != "" && !strings.Contains(candidate.Source, "class ModelNew") {
+			looksLike = "the reference comes first, the candidate second: these look as if they had changed places"
+		}
 		var unreadable *kernelwright.InvalidTaskError
 		switch {
 		case errors.As(err, &unreadable):
@@ -165,10 +165,12 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 			continue
 		case err != nil:
 			return err
-		case strings.Contains(reference.Source, "class ModelNew") && !strings.Contains(candidate.Source, "class ModelNew"):
-			looksLike = "the reference comes first, the candidate second: these look as if they had changed places"
 		}
 		cands, at = append(cands, kernelwright.Candidate{Source: candidate.Source, Origin: "file"}), append(at, i)
+	}
+	if v, ok := invalidVerdict(bad, level); ok {
+		v.Hint = cmp.Or(looksLike, v.Hint)
+		return all(v)
 	}
 	next := 0 // of paths
 	until := func(end int) error {
@@ -225,7 +227,7 @@ func (c evalCmd) evaluate(a *app, r *room, show *progress, reference task.File, 
 		return errProfileOnCPU
 	}
 	show.begin(reference.Name)
-	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
+	limited := r.bounded(e)
 	level := kernelwright.Level(c.Level)
 	t, known := e.Inspected(a.ctx, reference.Name, reference.Source)
 	next := 0 // of those that are not evaluated yet

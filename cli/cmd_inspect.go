@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -66,14 +67,17 @@ func (c inspectCmd) Run(a *app) (err error) {
 	defer show.done()
 	o := r.options(show.stage)
 	o.KeepWarm, o.Lazy = r.config.Evaluation.KeepWarm.Std(), true
-	es, err := r.evaluators(a.ctx, o)
-	if err != nil {
-		return interruption(a.ctx, err)
-	}
-	defer func() { err = errors.Join(err, closeAll(es)) }()
-	var devices []inspector
-	for _, e := range es {
-		devices = append(devices, bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
+	devices := []inspector{unneeded{}}
+	if slices.ContainsFunc(paths, mayBeTask) {
+		var es []*hwfeedback.Evaluator
+		if es, err = r.evaluators(a.ctx, o); err != nil {
+			return interruption(a.ctx, err)
+		}
+		defer func() { err = errors.Join(err, closeAll(es)) }()
+		devices = nil
+		for _, e := range es {
+			devices = append(devices, r.bounded(e))
+		}
 	}
 	width := 0
 	for _, p := range paths {
@@ -110,6 +114,21 @@ func (c inspectCmd) Run(a *app) (err error) {
 type inspector interface {
 	Device() kernelwright.Device
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
+}
+
+// mayBeTask tells whether a file's text does not say already that it is no task.
+func mayBeTask(path string) bool {
+	_, err := task.ReadReference(path)
+	return !errors.As(err, new(*kernelwright.InvalidTaskError))
+}
+
+// unneeded is the device of files none of which may be a task.
+type unneeded struct{}
+
+func (unneeded) Device() kernelwright.Device { return kernelwright.Device{} }
+
+func (unneeded) Inspect(context.Context, string, string) (kernelwright.Task, error) {
+	return kernelwright.Task{}, &kernelwright.InfrastructureError{Op: readingTheReference, Err: errors.New("the file was changed meanwhile: give the command again")}
 }
 
 // inspectAll has each device take the next reference, and tells what was found in
@@ -205,7 +224,7 @@ func ofTheDevice(ctx context.Context, err error) bool {
 func inspect(ctx context.Context, d inspector, path string) (inspected, error) {
 	since := time.Now()
 	found := inspected{File: path}
-	reference, err := task.Read(path)
+	reference, err := task.ReadReference(path)
 	var t kernelwright.Task
 	if err == nil {
 		t, err = d.Inspect(ctx, reference.Name, reference.Source)

@@ -84,13 +84,16 @@ func (d aDevice) Inspect(ctx context.Context, name, source string) (kernelwright
 	return kernelwright.Task{Name: name, Fingerprint: name, Flags: []kernelwright.TaskFlag{kernelwright.FlagIllConditioned}}, nil
 }
 
+// parts makes a text one that may be a task.
+const parts = "class Model: pass\nget_inputs = get_init_inputs = list\n"
+
 func TestReferencesAreInspectedOnAllDevices(t *testing.T) {
 	folder := t.TempDir()
 	files := func(texts ...string) []string {
 		var paths []string
 		for i, text := range texts {
 			paths = append(paths, filepath.Join(folder, fmt.Sprintf("%d.py", i)))
-			if err := os.WriteFile(paths[i], []byte("# "+text), 0o644); err != nil {
+			if err := os.WriteFile(paths[i], []byte("# "+text+"\n"+parts), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -148,7 +151,7 @@ func TestADeviceThatFailsIsLeft(t *testing.T) {
 	var paths []string
 	for i := range 6 {
 		paths = append(paths, filepath.Join(folder, fmt.Sprintf("%d.py", i)))
-		if err := os.WriteFile(paths[i], []byte("# slow"), 0o644); err != nil {
+		if err := os.WriteFile(paths[i], []byte("# slow\n"+parts), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

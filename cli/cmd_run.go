@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/task"
@@ -52,17 +53,9 @@ func (c runCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.reach(a.ctx); err != nil {
-		return interruption(a.ctx, err)
-	}
 	show := newProgress(a.stderr)
-	e, err := r.evaluator(a.ctx, r.options(show.stage))
-	show.done()
-	if err != nil {
-		return interruption(a.ctx, err)
-	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	w := r.runner(e, by)
+	w := &hands{app: a, room: r, show: show, Runner: r.runner(nil, by)}
+	defer func() { err = errors.Join(err, w.close()) }()
 	folders := make([]string, len(c.Files))
 	for i, path := range c.Files {
 		folders[i] = filepath.Dir(path)
@@ -73,43 +66,14 @@ func (c runCmd) Run(a *app) (err error) {
 		show.say(fmt.Sprintf("finishing the round, for at most %s; a second interrupt stops at once", r.config.Daemon.Grace))
 	})
 	defer stopNotice()
-	var rows []report.Summary
-	var failed error
-	for _, path := range c.Files {
-		done, err := runOne(a, r, w, show, path)
-		if errors.Is(err, daemon.ErrStopped) || a.ctx.Err() != nil {
-			failed = errInterrupted
-			break
-		}
-		if errors.Is(store.Trouble(err), store.ErrDamaged) {
-			failed = err
-			break
-		}
-		if bad := cmp.Or(r.store.Usable(), r.lock.Usable()); bad != nil {
-			failed = bad
-			break
-		}
-		if err != nil {
-			failed = errors.Join(failed, err)
-		}
-		if done.WriteErr != nil {
-			failed = errors.Join(failed, done.WriteErr)
-		}
-		s := done.Summary()
-		if done.Data.Run.Status == kernelwright.RunRunning { // a model could not be asked
-			s.Status, s.Result = "stopped", "stopped"
-			if len(c.Files) == 1 && !a.json { // the error says it
-				s.Reason, s.Hint = "", ""
-			}
-			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
-		}
-		if note := edited(path, done.Data.Task.Source, s); note != "" {
-			s.Notes = append(s.Notes, note)
-		}
-		s.Report, s.Kernel = a.shown(s.Report), a.shown(s.Kernel)
-		rows = append(rows, s)
-	}
+	rows, failed := w.all(c.Files)
 	show.done()
+	var unready *unreadyError
+	if errors.As(failed, &unready) {
+		if failed = unready.error; len(rows) == 0 {
+			return failed
+		}
+	}
 	if a.json {
 		if rows == nil {
 			rows = []report.Summary{}
@@ -123,6 +87,89 @@ func (c runCmd) Run(a *app) (err error) {
 		}
 	}
 	return cmp.Or(failed, lacking(rows))
+}
+
+// hands bring the runs of a command forward. What needs a device has it opened: a file
+// that is no task is refused without one, and without a Python.
+type hands struct {
+	*daemon.Runner
+	app  *app
+	room *room
+	show *progress
+	e    *hwfeedback.Evaluator // nil until a file needs it
+}
+
+// unreadyError says that there is no device, or nobody who writes candidates: no file
+// after it can be worked on.
+type unreadyError struct{ error }
+
+// ready has the models reached and the device opened, once.
+func (w *hands) ready() error {
+	if w.e != nil {
+		return nil
+	}
+	ctx := w.app.ctx
+	err := w.room.reach(ctx)
+	if err == nil {
+		w.e, err = w.room.evaluator(ctx, w.room.options(w.show.stage))
+		w.show.done()
+	}
+	if err != nil {
+		return &unreadyError{interruption(ctx, err)}
+	}
+	w.Evaluator = w.room.bounded(w.e)
+	return nil
+}
+
+func (w *hands) close() error {
+	if w.e == nil {
+		return nil
+	}
+	return w.e.Close()
+}
+
+// all works on the files one after the other, until something keeps it from all of them.
+func (w *hands) all(paths []string) (rows []report.Summary, failed error) {
+	a, r := w.app, w.room
+	for _, path := range paths {
+		done, err := w.one(path)
+		var unready *unreadyError
+		switch {
+		case errors.As(err, &unready), errors.Is(store.Trouble(err), store.ErrDamaged):
+			return rows, err
+		case errors.Is(err, daemon.ErrStopped) || a.ctx.Err() != nil:
+			return rows, errInterrupted
+		}
+		if bad := cmp.Or(r.store.Usable(), r.lock.Usable()); bad != nil {
+			return rows, bad
+		}
+		if err != nil {
+			failed = errors.Join(failed, err)
+		}
+		if done.WriteErr != nil {
+			failed = errors.Join(failed, done.WriteErr)
+		}
+		rows = append(rows, w.summary(path, done, len(paths) == 1))
+	}
+	return rows, failed
+}
+
+// summary is the row of a file. Where it is the only one, an error says why a model
+// could not be asked.
+func (w *hands) summary(path string, done daemon.Done, only bool) report.Summary {
+	s := done.Summary()
+	if done.Data.Run.Status == kernelwright.RunRunning { // a model could not be asked
+		s.Status, s.Result = "stopped", "stopped"
+		if only && !w.app.json { // the error says it
+			s.Reason, s.Hint = "", ""
+		}
+		w.show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
+	}
+	if note := edited(path, done.Data.Task.Source, s); note != "" {
+		s.Notes = append(s.Notes, note)
+	}
+	s.Report, s.Kernel = w.app.shown(s.Report), w.app.shown(s.Kernel)
+	return s
 }
 
 // lacking is the error of runs that are done, where not every one brought a kernel that
@@ -185,28 +232,38 @@ func edited(path, source string, s report.Summary) string {
 	return note
 }
 
-func runOne(a *app, r *room, w *daemon.Runner, show *progress, path string) (daemon.Done, error) {
-	ctx := a.ctx
+// one works on a file.
+func (w *hands) one(path string) (daemon.Done, error) {
+	ctx, c := w.app.ctx, w.room.config
 	if ctx.Err() != nil {
 		return daemon.Done{}, daemon.ErrStopped
 	}
-	q := daemon.Request{Path: path, Name: filepath.Base(path), Seed: r.config.Rounds.Seed, Strategy: r.config.Rounds.Strategy, Settings: r.strategy()}
-	f, err := task.Read(path)
+	q := daemon.Request{Path: path, Name: filepath.Base(path), Seed: c.Rounds.Seed, Strategy: c.Rounds.Strategy, Settings: w.room.strategy()}
+	f, err := task.ReadReference(path)
+	if f.Source != "" {
+		q.Name, q.Source = f.Name, f.Source
+	}
 	var invalid *kernelwright.InvalidTaskError
 	if errors.As(err, &invalid) {
-		return w.Refuse(ctx, q, invalid)
+		var with []store.With
+		if q.Source != "" {
+			with = append(with, store.WithReference(q.Source))
+		}
+		return w.Refuse(ctx, q, invalid, with...)
 	}
 	if err != nil {
 		return daemon.Done{}, err
 	}
-	q.Name, q.Source = f.Name, f.Source
-	show.begin(q.Name)
+	if err := w.ready(); err != nil {
+		return daemon.Done{}, err
+	}
+	w.show.begin(q.Name)
 	run, resumed, err := w.Start(ctx, q)
 	if err != nil {
 		return daemon.Done{}, err
 	}
 	if resumed {
-		show.say(fmt.Sprintf("%s: going on with run %d", report.Line(q.Name), run.ID))
+		w.show.say(fmt.Sprintf("%s: going on with run %d", report.Line(q.Name), run.ID))
 	}
 	return w.Run(ctx, run, nil)
 }

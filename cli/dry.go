@@ -48,22 +48,32 @@ func (c runCmd) dry(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.reach(a.ctx); err != nil {
-		return err
-	}
 	show := newProgress(a.stderr)
 	defer show.done()
 	o := r.options(show.stage)
 	o.KeepWarm, o.Lazy = r.config.Evaluation.KeepWarm.Std(), true
-	e, err := r.evaluator(a.ctx, o)
-	if err != nil {
-		return cutShort(a.ctx, err)
-	}
-	defer func() { err = errors.Join(err, e.Close()) }()
+	var e *hwfeedback.Evaluator // nil until a file needs it
+	defer func() {
+		if e != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}()
 	for _, path := range c.Files {
 		heard.calls = nil
 		show.begin(path)
-		first, err := r.firstAnswer(a.ctx, e, by, path)
+		f, err := task.ReadReference(path)
+		if err == nil && e == nil {
+			if err = r.reach(a.ctx); err != nil {
+				return err
+			}
+			if e, err = r.evaluator(a.ctx, o); err != nil {
+				return cutShort(a.ctx, err)
+			}
+		}
+		first := firstAnswer{File: path}
+		if err == nil {
+			first, err = r.firstAnswer(a.ctx, e, by, f)
+		}
 		if bad, ok := errors.AsType[*kernelwright.InvalidTaskError](err); ok { // as of a run of it
 			return &Error{Code: ExitNotFound, Text: report.Line(filepath.Base(path)) + " is invalid: " + bad.Reason, Hint: bad.Hint}
 		}
@@ -80,12 +90,8 @@ func (c runCmd) dry(a *app) (err error) {
 }
 
 // firstAnswer has the strategy of a run ask its Coder once.
-func (r *room) firstAnswer(ctx context.Context, e *hwfeedback.Evaluator, by agents, path string) (firstAnswer, error) {
-	first := firstAnswer{File: path}
-	f, err := task.Read(path)
-	if err != nil {
-		return first, err
-	}
+func (r *room) firstAnswer(ctx context.Context, e *hwfeedback.Evaluator, by agents, f task.File) (firstAnswer, error) {
+	first := firstAnswer{File: f.Path}
 	t, err := bounded{e, 0, r.config.Evaluation.InspectTimeout.Std()}.Inspect(ctx, f.Name, f.Source)
 	if err != nil {
 		return first, err

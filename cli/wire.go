@@ -263,6 +263,10 @@ type bounded struct {
 	evaluate, inspect time.Duration
 }
 
+func (r *room) bounded(h hardware) bounded {
+	return bounded{h, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
+}
+
 func (b bounded) Inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.inspect)
 	defer cancel()
@@ -328,7 +332,7 @@ func (r *room) runner(e hardware, by agents) *daemon.Runner {
 	c := r.config
 	return &daemon.Runner{
 		Store:     r.store,
-		Evaluator: bounded{e, c.Evaluation.Timeout.Std(), c.Evaluation.InspectTimeout.Std()},
+		Evaluator: r.bounded(e),
 		Coder:     by.coder,
 		Judge:     by.judge,
 		Model:     by.model,

@@ -29,14 +29,21 @@ func (e *Evaluator) Precheck(ctx context.Context, name, source string, cand kern
 		v := e.notUTF8(task, cand, level)
 		return &v, nil
 	}
+	key := joinKey("precheck", e.verdictKey(task, cand, level, nil))
+	if v, found := e.recallVerdict(ctx, key, ""); found {
+		return &v, nil
+	}
 	v, err := e.buildEarly(ctx, task, cand, batch{}, level)
 	if v == nil && err == nil {
 		v, err = e.buildAhead(ctx, task, cand, batch{}, level)
 	}
-	if err == nil || !inducible(ctx, err) {
-		return v, err
+	if err != nil && inducible(ctx, err) {
+		return nil, nil // its evaluation has a second try, and a self-test
 	}
-	return nil, nil // its evaluation has a second try, and a self-test
+	if v != nil && keeps(*v) {
+		e.remember(ctx, cacheVerdict, key, *v)
+	}
+	return v, err
 }
 
 // hold takes the device for an evaluation. A candidate that does not build is told

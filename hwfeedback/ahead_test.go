@@ -119,6 +119,65 @@ func TestVersionsAreThoseOfTheServer(t *testing.T) {
 	}
 }
 
+// What PyTorch's files say of its version is taken where nobody has said it, and held
+// against the server that is started.
+func TestVersionsThatFilesSay(t *testing.T) {
+	for name, c := range map[string]struct {
+		says   said
+		stamp  string
+		starts int
+		fails  bool
+	}{
+		"as the server":          {said{"3", "double"}, "stamp", 0, false},
+		"another one":            {said{"3", "older"}, "stamp", 0, true},
+		"half of it":             {said{"", "older"}, "stamp", 1, false},
+		"nothing to hold it to":  {said{"3", "older"}, "", 1, false},
+		"the file says it oddly": {said{"3", ""}, "stamp", 1, false},
+	} {
+		start, starts := counted(t)
+		cache := &memoryCache{}
+		open := func() bench {
+			e := &Evaluator{cache: cache, env: pythonEnv{Interpreter: "/a/python", Stamp: c.stamp, Says: c.says}}
+			return openBenchAs(t, Options{DataDir: t.TempDir(), Lazy: true}, e, start)
+		}
+		b := open()
+		if *starts != c.starts {
+			t.Errorf("%s: %d starts, want %d", name, *starts, c.starts)
+		}
+		_, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "good"}, kernelwright.Quick)
+		var setup *SetupError
+		if c.fails != errors.As(err, &setup) || !c.fails && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		b.Close()
+		if v := open().evaluate("good", kernelwright.Quick); v.Versions["torch"] != "double" {
+			t.Errorf("%s: then the verdict is of torch %q", name, v.Versions["torch"])
+		}
+	}
+}
+
+// What needs no device is remembered too, of a reference that nobody has inspected:
+// no process starts for it.
+func TestACompileErrorIsRemembered(t *testing.T) {
+	cache := &memoryCache{}
+	start, starts := counted(t)
+	bad := kernelwright.Candidate{Source: "compile_error"}
+	for i, c := range []struct {
+		again     bool
+		reference string
+		cached    bool
+	}{{false, "new", false}, {false, "new", true}, {true, "new", false}, {false, "another", false}} {
+		e := &Evaluator{cache: cache, env: pythonEnv{Interpreter: "/a/python", Stamp: "stamp", Says: said{"3", "double"}}}
+		b := openBenchAs(t, Options{DataDir: t.TempDir(), Lazy: true, Again: c.again}, e, start)
+		before := *starts
+		v, err := b.Precheck(t.Context(), "new", c.reference, bad, kernelwright.Quick)
+		if err != nil || v == nil || v.Status != kernelwright.BuildFailed || v.Cached != c.cached || (*starts == before) != c.cached {
+			t.Errorf("%d: %+v, %v, %d starts", i, v, err, *starts-before)
+		}
+		b.Close()
+	}
+}
+
 // A candidate that does not build is told beside who measures, with nothing measured:
 // neither the reference nor what the device can reach.
 func TestACompileErrorWaitsForNobody(t *testing.T) {

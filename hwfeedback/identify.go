@@ -17,18 +17,32 @@ type knownVersions struct {
 
 // identify returns the versions that take part in every verdict, as a server says
 // them. Importing PyTorch for that takes seconds, so Options.Lazy takes what an earlier
-// server said, where no file that decides on it has changed since. A server that is
-// started later and says otherwise is not used.
+// server said, where no file that decides on it has changed since, or else what
+// PyTorch's files say. A server that is started later and says otherwise is not used.
 func (e *Evaluator) identify(ctx context.Context) (map[string]string, error) {
-	if known := e.knownVersions(ctx); e.options.Lazy && known != nil {
-		e.said = known
-		return maps.Clone(known), nil
+	if e.options.Lazy {
+		known := e.knownVersions(ctx)
+		if known == nil {
+			known = e.env.versions()
+		}
+		if known != nil {
+			e.said = known
+			return maps.Clone(known), nil
+		}
 	}
 	versions, err := e.super.versions(ctx)
 	if err != nil {
 		return nil, e.startFailure(ctx, err)
 	}
 	return maps.Clone(versions), nil
+}
+
+// versions returns what a server of it will say; nil where that is not known.
+func (p pythonEnv) versions() map[string]string {
+	if p.Stamp == "" || p.Says.Python == "" || p.Says.Torch == "" {
+		return nil
+	}
+	return map[string]string{"python": p.Says.Python, "torch": p.Says.Torch}
 }
 
 // up has the first server started, and that of a lane, so that nobody keeps others from

@@ -66,6 +66,7 @@ type pythonEnv struct {
 	Interpreter string `json:"interpreter"` // absolute
 	Python      string `json:"python"`
 	Torch       string `json:"torch"` // as installed; the fork server says what it imported
+	Says        said   `json:"says"`
 	Headers     bool   `json:"headers"`
 	// Missing lists packages that measuring can do without, at a cost.
 	Missing []string `json:"missing"`
@@ -73,9 +74,16 @@ type pythonEnv struct {
 	Stamp   string   `json:"-"` // see probed.stamp
 }
 
+// said is what a server of a Python says of its versions, as far as that was found
+// without importing torch: empty where it was not.
+type said struct {
+	Python string `json:"python"`
+	Torch  string `json:"torch"`
+}
+
 // probeScript looks without importing torch, which takes a second or more.
 const probeScript = `
-import importlib.metadata as m, importlib.util as u, json, os, sys, sysconfig
+import importlib.metadata as m, importlib.util as u, json, os, re, sys, sysconfig
 torch = u.find_spec("torch")
 at = os.path.dirname(torch.origin or "") if torch else ""
 def version(name):
@@ -83,9 +91,17 @@ def version(name):
         return m.version(name)
     except m.PackageNotFoundError:
         return ""
+def stated():
+    try:
+        with open(os.path.join(at, "version.py"), encoding="utf-8") as f:
+            found = re.findall(r"^__version__ *(?::[^=]+)?= *['\"]([^'\"]+)['\"] *$", f.read(), re.M)
+    except OSError:
+        return ""
+    return found[0] if len(found) == 1 else ""
 print(json.dumps({"interpreter": sys.executable, "python": "%d.%d.%d" % sys.version_info[:3],
     "minor": sys.version_info[1] if sys.version_info[0] == 3 else -1,
     "torch": version("torch") if torch else "",
+    "says": {"python": sys.version.split()[0], "torch": stated() if at else ""},
     "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
     "missing": [n for n in ("numpy", "ninja", "setuptools") if not version(n)],
     "site": sysconfig.get_path("purelib"), "paths": [*sys.path, sysconfig.get_path("include")],

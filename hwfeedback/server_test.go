@@ -328,3 +328,23 @@ func TestTail(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// What is read of the versions without importing torch is what a server says.
+func TestProbedVersionsAreTheServers(t *testing.T) {
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
+	}
+	p, err := probe(t.Context(), python)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Stamp = p.stamp()
+	out, err := exec.CommandContext(t.Context(), python, "-I", "-c", "import sys, torch; print(sys.version.split()[0], torch.__version__)").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := p.versions(); v["python"]+" "+v["torch"] != strings.TrimSpace(string(out)) {
+		t.Errorf("got %v, and it says %q", v, out)
+	}
+}

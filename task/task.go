@@ -140,7 +140,7 @@ func Decode(content []byte) (string, error) {
 		return "", invalid("its text is encoded as "+encoding, "save the file as UTF-8")
 	}
 	if kind := binaryKind(content); kind != "" {
-		return "", invalid("it is "+kind+", no Python source", "drop the Python file that defines Model instead")
+		return "", invalid("it is "+kind+", no Python source", noPython)
 	}
 	if i := bytes.IndexByte(content, 0); i >= 0 {
 		return "", invalid(fmt.Sprintf("it contains a NUL byte on line %d, so it is binary or damaged", lineOf(content, i)),
@@ -273,6 +273,8 @@ func unreadable(files opener, path string, err error) error {
 		reason, hint = "it is a link that leads round in a circle", "mend the link, or put the file itself here"
 	case errors.Is(err, fs.ErrNotExist):
 		reason, hint = "there is no such file", "see that the path is right"
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		reason, hint = "its name is longer than a file's can be", "see that the path is right"
 	case errors.Is(err, fs.ErrPermission):
 		reason, hint = "it cannot be read: permission denied", "let this user read the file"
 	}

@@ -120,6 +120,9 @@ func TestReadUnreadable(t *testing.T) {
 	if !errors.As(err, &invalid) || !errors.Is(err, fs.ErrNotExist) || invalid.Reason != "there is no such file" {
 		t.Errorf("missing file: %v", err)
 	}
+	if _, err = Read(strings.Repeat("x", 300) + ".py"); !errors.As(err, &invalid) || invalid.Reason != "its name is longer than a file's can be" {
+		t.Errorf("long name: %v", err)
+	}
 	if _, err = Read(t.TempDir()); !errors.As(err, &invalid) || !strings.Contains(invalid.Reason, "folder") {
 		t.Errorf("folder: %v", err)
 	}

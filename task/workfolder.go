@@ -57,11 +57,12 @@ func ReadCandidate(path string) (File, error) {
 var (
 	references = kernelwright.Shared.TaskForm
 	candidates = "a candidate defines class ModelNew(nn.Module)"
+	noPython   = "drop the Python file that defines Model instead"
 )
 
 // ofCandidate gives the error of a text that is to be a candidate's the hint of one.
 func ofCandidate(err error) error {
-	if bad, ok := errors.AsType[*kernelwright.InvalidTaskError](err); ok && bad.Hint == references {
+	if bad, ok := errors.AsType[*kernelwright.InvalidTaskError](err); ok && (bad.Hint == references || bad.Hint == noPython) {
 		said := *bad
 		said.Hint = candidates
 		return &said
