@@ -38,7 +38,7 @@ type TaskSpending struct {
 func (s *Store) SpendingByTask(ctx context.Context, sinceMS int64, limit int) ([]TaskSpending, error) {
 	const first = ` GROUP BY 1 ORDER BY sum(cost_usd) DESC, sum(tokens_in + tokens_out) DESC, 1 LIMIT ?2`
 	rows, err := s.read.QueryContext(ctx, `WITH
-		live(run, task_name, `+spendNames+`) AS MATERIALIZED (SELECT run, task_name, `+spendColumns+` FROM charges INDEXED BY charges_spent JOIN runs ON runs.id = run WHERE ended >= max(?1 * 86400000, `+summedUntil+`) GROUP BY 1),
+		live(run, task_name, `+spendNames+`) AS (SELECT run, task_name, `+spendColumns+` FROM charges INDEXED BY charges_spent JOIN runs ON runs.id = run WHERE ended >= max(?1 * 86400000, `+summedUntil+`) GROUP BY 1),
 		asked AS (SELECT task_name FROM live UNION SELECT * FROM (SELECT task_name FROM charge_tasks WHERE day >= ?1`+first+`)),
 		spent AS (SELECT task_name, `+spendNames+` FROM charge_tasks WHERE day >= ?1 AND task_name IN asked UNION ALL SELECT task_name, `+spendNames+` FROM live)
 		SELECT task_name, (SELECT count(DISTINCT run) FROM charge_runs r WHERE r.task_name = spent.task_name AND day >= ?1)
