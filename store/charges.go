@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -158,6 +159,13 @@ const (
 	summedUntil = `(SELECT coalesce(max(day) + 1, 0) * 86400000 FROM charge_days)`
 	sumDays     = `INSERT INTO charge_days (day, model, ` + spendNames + `) SELECT ended / 86400000, model, ` + spendColumns + ` FROM charges WHERE ended >= ?1 AND ended < ?2 GROUP BY 1, 2`
 	sumRuns     = `INSERT INTO charge_runs (day, run, task_name, ` + spendNames + `) SELECT ended / 86400000, run, task_name, ` + spendColumns + ` FROM charges JOIN runs ON runs.id = run WHERE ended >= ?1 AND ended < ?2 GROUP BY 1, 2`
+	sumTasks    = `INSERT INTO charge_tasks (task_name, day, ` + spendNames + `) SELECT task_name, day, ` + spendSums + ` FROM charge_runs WHERE day >= ?1 / 86400000 AND day < ?2 / 86400000 GROUP BY 1, 2`
+
+	spendSums = `sum(calls), sum(tokens_in), sum(tokens_out), sum(cost_usd), sum(unpriced), sum(cached), sum(written), sum(unfinished), sum(at_worst), sum(usd_at_worst)`
+	// renameCharges gives the sums of a run the name that its task has now.
+	renameCharges = `UPDATE charge_runs SET task_name = NEW.task_name WHERE run = NEW.id;
+		DELETE FROM charge_tasks WHERE task_name IN (OLD.task_name, NEW.task_name);
+		INSERT INTO charge_tasks (task_name, day, ` + spendNames + `) SELECT task_name, day, ` + spendSums + ` FROM charge_runs WHERE task_name IN (OLD.task_name, NEW.task_name) GROUP BY 1, 2`
 )
 
 // sumCharges keeps the sums of days that are over, where charges have ended at these times.
@@ -170,7 +178,7 @@ func sumCharges(ctx context.Context, tx *sql.Tx, times ...int64) error {
 		from, to := until, at/dayMS*dayMS // days before that of the charge are over
 		if at < until {
 			from, to = at/dayMS*dayMS, at/dayMS*dayMS+dayMS
-			for _, table := range []string{"charge_days", "charge_runs"} {
+			for _, table := range []string{"charge_days", "charge_runs", "charge_tasks"} {
 				if _, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE day = ?`, at/dayMS); err != nil {
 					return err
 				}
@@ -179,7 +187,7 @@ func sumCharges(ctx context.Context, tx *sql.Tx, times ...int64) error {
 		if from >= to {
 			continue
 		}
-		for _, sum := range []string{sumDays, sumRuns} {
+		for _, sum := range []string{sumDays, sumRuns, sumTasks} {
 			if _, err := tx.ExecContext(ctx, sum, from, to); err != nil {
 				return fmt.Errorf("sum what was spent: %w", err)
 			}
@@ -190,13 +198,16 @@ func sumCharges(ctx context.Context, tx *sql.Tx, times ...int64) error {
 
 // SumCharges sums the days that are over anew: for who records in bulk.
 func SumCharges(ctx context.Context, tx *sql.Tx) error {
-	for _, query := range sumAll {
+	for _, query := range slices.Concat(sumAll, sumAllTasks) {
 		if _, err := tx.ExecContext(ctx, query); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// sumAllTasks follows sumAll.
+var sumAllTasks = []string{`DELETE FROM charge_tasks`, strings.NewReplacer("?1", "0", "?2", summedUntil).Replace(sumTasks)}
 
 // sumAll sums all days anew but the last on which anything was asked.
 var sumAll = func() []string {

@@ -71,6 +71,7 @@ var tables = []struct {
 	{name: "holds", key: "run", versions: holds},
 	{name: "prunings", key: "text", versions: prunings},
 	{name: "run_facets", versions: facets, follows: true}, {name: "charge_days", versions: facets, follows: true}, {name: "charge_runs", versions: facets, follows: true},
+	{name: "charge_tasks", versions: taskSums, follows: true},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -98,6 +99,7 @@ var (
 	holds     = versions{since: 19}
 	prunings  = versions{since: 20}
 	facets    = versions{since: 21} // and sums of charges
+	taskSums  = versions{since: 23}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -149,6 +151,9 @@ var expectations = []struct {
 		UNION SELECT 'day ' || day FROM (` + chargeTotals + ` AND ended < ` + summedUntil + ` GROUP BY 1, 2) t WHERE (day, model) NOT IN (SELECT day, model FROM charge_days)
 		UNION SELECT 'run ' || c.run FROM charge_runs c LEFT JOIN (` + chargeTotals + `GROUP BY 1, 3) t ON t.day = c.day AND t.run = c.run WHERE ` + otherTotals + ` OR c.task_name IS NOT (SELECT task_name FROM runs WHERE id = c.run)
 		UNION SELECT 'run ' || run FROM (` + chargeTotals + ` AND run IS NOT NULL AND ended < ` + summedUntil + ` GROUP BY 1, 3) t WHERE (day, run) NOT IN (SELECT day, run FROM charge_runs)`, versions: facets},
+	{what: "sums of tasks are not those of their runs", query: `SELECT c.task_name FROM charge_tasks c LEFT JOIN (SELECT day, task_name, sum(calls) AS calls, sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out, sum(cost_usd) AS usd
+			FROM charge_runs GROUP BY 1, 2) t ON t.day = c.day AND t.task_name = c.task_name WHERE ` + otherTotals + `
+		UNION SELECT task_name FROM charge_runs WHERE (task_name, day) NOT IN (SELECT task_name, day FROM charge_tasks)`, versions: taskSums},
 }
 
 // Sums of charges t, and whether those c that are kept are others. Dollars may differ by

@@ -136,7 +136,7 @@ func withoutDigests(t testing.TB, db *sql.DB) {
 	t.Helper()
 	must(db.Exec(`DROP INDEX runs_detail; DROP INDEX certificates_verdict; DROP TABLE digests; DROP TABLE samples; DROP TABLE episodes;
 		DROP TRIGGER temp.facets_of_new_run; DROP TRIGGER temp.facets_of_run; DROP TRIGGER temp.facets_of_new_task; DROP TRIGGER temp.facets_of_task; DROP TRIGGER temp.charges_renamed;
-		DROP TABLE run_facets; DROP TABLE facets; DROP TABLE charge_days; DROP TABLE charge_runs;
+		DROP TABLE run_facets; DROP TABLE facets; DROP TABLE charge_days; DROP TABLE charge_runs; DROP TABLE charge_tasks;
 		DROP INDEX runs_said; DROP INDEX tasks_name; DROP INDEX rounds_made`))(t) // but for the first three they came later
 	for _, table := range tables {
 		columns := must(scanNames(db.Query(`SELECT name FROM pragma_table_info(?)`, table.name)))(t)

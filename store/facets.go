@@ -77,7 +77,7 @@ func facetTriggers(ctx context.Context, db *sql.DB) (string, error) {
 		CREATE TEMP TRIGGER facets_of_task AFTER UPDATE OF detail ON main.tasks WHEN NEW.detail <> OLD.detail
 			AND (SELECT lower_operators(body) FROM texts WHERE id = NEW.detail) IS NOT (SELECT lower_operators(body) FROM texts WHERE id = OLD.detail) BEGIN ` + renamed + `; END;
 		CREATE TEMP TRIGGER charges_renamed AFTER UPDATE OF task_name ON main.runs WHEN NEW.task_name <> OLD.task_name BEGIN
-			UPDATE charge_runs SET task_name = NEW.task_name WHERE run = NEW.id; ` + forgetSpent + `; END;
+			` + renameCharges + `; END;
 `, nil
 }
 

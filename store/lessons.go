@@ -141,7 +141,10 @@ func (s *Store) Lessons(ctx context.Context, f LessonFilter) ([]kernelwright.Les
 	runs := ofRuns(places)
 	var found []kernelwright.Lesson
 	for len(runs) > 0 && len(found) < f.Limit {
-		n := min(len(runs), maxReaders)
+		n := 0
+		for most := len(found); n < len(runs) && most < f.Limit; n++ { // no more than may be wanted
+			most += len(runs[n])
+		}
 		read, err := aside(runs[:n], func(places []place) ([]kernelwright.Lesson, error) { return s.lessonsOf(ctx, places, f.Bottleneck) })
 		if err != nil {
 			return nil, err
@@ -299,13 +302,13 @@ func (s *Store) lessonsHolding(ctx context.Context, f LessonFilter) ([]place, er
 		match, with = append(match, "instr(' ' || kinds || ' ', ?) > 0"), append(with, " "+kind+" ")
 	}
 	these := `l.run = f.run AND ` + strings.Join(match, " AND ")
-	c.where, c.args = append(c.where, `EXISTS (SELECT 1 FROM lessons l WHERE `+these+`)`), append(c.args, with...)
-	runs, args, err := s.facetQuery(ctx, c, Page{Limit: maxLessonRuns})
+	runs, args, err := s.facetQuery(ctx, c, Page{})
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, `SELECT l.run, idx, kinds, rule FROM (`+runs+`) f CROSS JOIN lessons l WHERE `+these+` ORDER BY l.run DESC, idx LIMIT ?`,
-		append(append(args, with...), MaxLessons)...)
+	// Runs come in order, and whether one has lessons is asked until enough have.
+	rows, err := s.read.QueryContext(ctx, `SELECT l.run, idx, kinds, rule FROM (SELECT run FROM (`+runs+`) f WHERE EXISTS (SELECT 1 FROM lessons l WHERE `+these+`) LIMIT ?) f
+		CROSS JOIN lessons l WHERE `+these+` ORDER BY l.run DESC, idx LIMIT ?`, slices.Concat(args, with, []any{maxLessonRuns}, with, []any{MaxLessons})...)
 	if err != nil {
 		return nil, err
 	}
@@ -374,6 +377,8 @@ type taughtRound struct {
 	source, verdict keptText
 	feedback        keptText // its id is 0 where there is none
 	opened          bool
+	schedule        kernelwright.Schedule
+	stated          bool // the source states a schedule
 }
 
 func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
@@ -397,24 +402,24 @@ func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
 }
 
 // round is a round with its source and its verdict.
-func (t *taught) round(ctx context.Context, at int) (r kernelwright.Round, err error) {
-	of := &t.rounds[at]
-	if of.opened {
-		return of.Round, nil
+func (t *taught) round(ctx context.Context, at int) (of *taughtRound, err error) {
+	if of = &t.rounds[at]; of.opened {
+		return of, nil
 	}
 	if of.Candidate.Source, err = t.s.open(ctx, t.s.read, of.source); err != nil {
-		return r, err
+		return of, err
 	}
 	text, err := t.s.open(ctx, t.s.read, of.verdict)
 	if err != nil {
-		return r, err
+		return of, err
 	}
 	var v kernelwright.Verdict
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return r, err
+		return of, err
 	}
+	of.schedule, of.stated = kernelwright.ParseSchedule(of.Candidate.Source)
 	of.Verdict, of.opened = v, true
-	return of.Round, nil
+	return of, nil
 }
 
 // lesson is what the round of this index brought; false where that is none, or where it is
@@ -450,9 +455,8 @@ func (t *taught) lesson(ctx context.Context, index int, wanted func(bottleneck s
 	if err != nil {
 		return l, false, err
 	}
-	after, stated := kernelwright.ParseSchedule(r.Candidate.Source)
-	if stated {
-		if from, err = t.start(ctx, from, after); err != nil {
+	if r.stated {
+		if from, err = t.start(ctx, from, r.schedule); err != nil {
 			return l, false, err
 		}
 	}
@@ -466,8 +470,8 @@ func (t *taught) lesson(ctx context.Context, index int, wanted func(bottleneck s
 	}
 	l.Run, l.Round, l.From, l.Task, l.TaskName, l.Device, l.DeviceKey = r.RunID, r.Index, p.Index, t.run.Task, sentence(t.run.TaskName, maxKindBytes), t.run.Device, t.run.DeviceKey
 	l.Tried, l.FromMS, l.Status, l.Outcome = sentence(r.Candidate.Note, maxLessonWords), was.CandidateMS, now.Status, outcome(was, now)
-	if before, ok := kernelwright.ParseSchedule(p.Candidate.Source); ok && stated {
-		l.Steps = kernelwright.Steps(before, after)
+	if p.stated && r.stated {
+		l.Steps = kernelwright.Steps(p.schedule, r.schedule)
 		for i := range l.Steps {
 			l.Steps[i].Knob = sentence(l.Steps[i].Knob, maxKindBytes)
 		}
@@ -500,11 +504,10 @@ func (t *taught) start(ctx context.Context, given int, to kernelwright.Schedule)
 			return 0, nil
 		}
 		r, err := t.round(ctx, i)
-		s, ok := kernelwright.ParseSchedule(r.Candidate.Source)
-		if err != nil || !ok {
+		if err != nil || !r.stated {
 			return 0, err
 		}
-		return len(kernelwright.Steps(s, to)), nil
+		return len(kernelwright.Steps(r.schedule, to)), nil
 	}
 	at := given
 	least, err := away(at)

@@ -424,6 +424,7 @@ var dropped = []struct {
 	{strings.ReplaceAll(newFacets, "%[1]s", ""), facets},
 	{`INSERT INTO run_facets (` + facetColumns + `) ` + facetRow, facets},
 	{strings.Join(sumAll, "; "), facets},
+	{strings.Join(sumAllTasks, "; "), taskSums},
 }
 
 // gaps is the rounds of unfinished runs that come after one that was lost.

@@ -1,10 +1,12 @@
 package ui
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -55,10 +57,12 @@ func (u *UI) costsPage(r *http.Request) (view, error) {
 	}
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	since := today.AddDate(0, 0, 1-b.Days).UnixMilli()
-	if b.ByDay, err = u.o.Store.Spending(r.Context(), since); err != nil {
-		return view{}, err
-	}
-	if b.Tasks, err = u.o.Store.SpendingByTask(r.Context(), since, shownModels); err != nil {
+	var byTask error
+	var tasks sync.WaitGroup
+	tasks.Go(func() { b.Tasks, byTask = u.o.Store.SpendingByTask(r.Context(), since, shownModels) })
+	b.ByDay, err = u.o.Store.Spending(r.Context(), since)
+	tasks.Wait()
+	if err = errors.Join(err, byTask); err != nil {
 		return view{}, err
 	}
 	models, days := map[string]kernelwright.Spend{}, map[int64]kernelwright.Spend{}

@@ -186,9 +186,6 @@ func (w *writer) write(ctx context.Context, first, last int64, draw func(int64) 
 		fmt.Fprintf(os.Stderr, "\r%d of %d runs, %v ", w.runs, last, time.Since(began).Round(time.Second))
 	}
 	fmt.Fprintln(os.Stderr)
-	if first == last {
-		return nil
-	}
 	tx, err := w.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
