@@ -253,7 +253,7 @@ func TestPages(t *testing.T) {
 	}
 	for _, path := range []string{
 		"/api/v1/runs", "/api/v1/runs?sort=oldest", "/api/v1/runs?name=softmax&device_key=key&status=done&since=2020-01-01", "/api/v1/runs/1/rounds", "/api/v1/runs/1/metrics", "/api/v1/runs/1/metrics?name=time",
-		"/api/v1/verdicts", "/api/v1/verdicts?task=" + fingerprint + "&status=correct", "/api/v1/kernels", "/api/v1/kernels?name=softmax&language=cpp", "/api/v1/queue", "/api/v1/tasks", "/api/v1/devices", "/api/v1/costs", "/api/v1/lessons",
+		"/api/v1/verdicts", "/api/v1/verdicts?task=" + fingerprint + "&status=correct", "/api/v1/kernels", "/api/v1/kernels?name=softmax&language=cpp", "/api/v1/queue", "/api/v1/tasks", "/api/v1/devices", "/api/v1/costs", "/api/v1/costs/tasks", "/api/v1/lessons",
 	} {
 		mark := "?"
 		if strings.Contains(path, "?") {
@@ -404,7 +404,7 @@ func TestMetricsHaveTheFieldsNames(t *testing.T) {
 // No parameters, whatever they are, are the server's fault.
 func FuzzParameters(f *testing.F) {
 	w := newWorld(f, nil)
-	paths := []string{"/api/v1/runs", "/api/v1/verdicts", "/api/v1/kernels", "/api/v1/queue", "/api/v1/lessons", "/api/v1/tasks", "/api/v1/runs/1/metrics", "/api/v1/runs/1/rounds", "/api/v1/costs"}
+	paths := []string{"/api/v1/runs", "/api/v1/verdicts", "/api/v1/kernels", "/api/v1/queue", "/api/v1/lessons", "/api/v1/tasks", "/api/v1/runs/1/metrics", "/api/v1/runs/1/rounds", "/api/v1/costs", "/api/v1/costs/tasks"}
 	f.Add(byte(0), "cursor="+cursor(3))
 	f.Add(byte(1), "cursor="+cursor(place{1, 2})+"&status=wrong")
 	f.Add(byte(3), "cursor="+cursor(store.Queued{State: "waiting", Job: 1}))

@@ -7,6 +7,9 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
+// tasksSpent is how many tasks are told of that took most.
+const tasksSpent = 1000
+
 // queuePage is a page of the queue.
 type queuePage struct {
 	Items  []store.Queued `json:"items" nullable:"false"`
@@ -32,6 +35,20 @@ func (a *API) machine() {
 			return nil, err
 		}
 		found, err := a.o.Store.Spending(ctx, since)
+		if err != nil {
+			return nil, err
+		}
+		return slice(in.Paged, found)
+	})
+	get(a, "/api/v1/costs/tasks", "List what was spent on language models by task, the most first.", func(ctx context.Context, in *struct {
+		Paged
+		Since string `query:"since" maxLength:"40" doc:"From this day on (UTC): a date, or a time in ISO 8601."`
+	}) (*answer[list[store.TaskSpending]], error) {
+		since, err := moment("since", in.Since)
+		if err != nil {
+			return nil, err
+		}
+		found, err := a.o.Store.SpendingByTask(ctx, since, tasksSpent)
 		if err != nil {
 			return nil, err
 		}
