@@ -53,6 +53,15 @@ func AllLanguages() []Language {
 	return slices.Concat(LanguagesOn(CPUDevice), LanguagesOn(CUDADevice))
 }
 
+// LanguageList names languages in a sentence: "cpp, cuda, triton".
+func LanguageList(languages []Language) string {
+	names := make([]string, len(languages))
+	for i, l := range languages {
+		names[i] = string(l)
+	}
+	return strings.Join(names, ", ")
+}
+
 // Known reports whether it is one of Languages.
 func (l Language) Known() bool { return slices.Contains(AllLanguages(), l) }
 

@@ -77,4 +77,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     day = os.environ[DAY]
-    terminalreporter.write_line(f"cases that take turns: those of day {day} ({DAY}={day})")
+    said = f"cases that take turns: those of day {day} ({DAY}={day}); -m '' runs all"
+    terminalreporter.write_line(said)

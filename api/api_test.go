@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -398,6 +399,20 @@ func TestMetricsHaveTheFieldsNames(t *testing.T) {
 	}
 	if samples < 15 || kinds["process_cpu_seconds_total"] != "counter" {
 		t.Errorf("%d samples: %v", samples, kinds)
+	}
+}
+
+// A tag cannot be computed: the languages of a parameter are those that there are.
+func TestLanguagesOfParameters(t *testing.T) {
+	f, _ := reflect.TypeFor[figureParameters]().FieldByName("Language")
+	named := strings.Split(f.Tag.Get("enum"), ",")
+	for _, language := range kernelwright.AllLanguages() {
+		if !slices.Contains(named, string(language)) {
+			t.Errorf("%s is not among %v", language, named)
+		}
+	}
+	if len(named) != len(kernelwright.AllLanguages()) {
+		t.Errorf("%v are not %v", named, kernelwright.AllLanguages())
 	}
 }
 

@@ -91,7 +91,8 @@ type finding struct {
 	issue, why, fix          string // of a correction
 	bottleneck, method, plan string // of an optimisation
 
-	// moves are the knobs that would do what it says, the likeliest first.
+	// moves are the knobs (names of a schedule's, see meaning) that would do what it says,
+	// the likeliest first.
 	moves []move
 	// done says that nothing can be gained; why is then the reason.
 	done bool

@@ -219,7 +219,7 @@ func (s Skill) validate() error {
 	}
 	for _, l := range s.Languages {
 		if !l.Known() {
-			return fmt.Errorf("its language %q is none of cuda, triton, cpp", oneLine(string(l)))
+			return fmt.Errorf("its language %q is none of %s", oneLine(string(l)), kernelwright.LanguageList(kernelwright.AllLanguages()))
 		}
 	}
 	for _, o := range s.Operators {

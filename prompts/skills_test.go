@@ -400,7 +400,7 @@ func TestMalformed(t *testing.T) {
 		change(`"Ours"`, `Ours`):       "line 3 of its front matter is not TOML: ",
 		change(`["cuda"]`, `"cuda"`):   "its front matter: ",
 		change(`"memory"`, `"fog"`):    `its bottleneck "fog" is none of memory, cache, `,
-		change(`"cuda"`, `"rust"`):     `its language "rust" is none of cuda, triton, cpp`,
+		change(`"cuda"`, `"rust"`):     `its language "rust" is none of cpp, cuda, triton`,
 		change(`["cuda"]`, `[]`):       `its front matter lacks "languages"`,
 		change(`aten.softmax`, `a b`):  `its operator "a b" is not written as "aten.softmax"`,
 		change(`"softmax"`, `"Soft"`):  `its name "Soft" is not of small letters, digits and _`,

@@ -5,7 +5,38 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kernelwright/kernelwright"
 )
+
+// Each form has an example and words of its own, and each language the words of a work folder.
+func TestEachFormIsDescribed(t *testing.T) {
+	all, err := LoadTemplates("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, view := range map[string]func(Form) any{
+		"form":         func(f Form) any { return CoderView{Form: f} },
+		"compact_form": func(f Form) any { return string(f) },
+	} {
+		said := map[string]Form{}
+		for _, form := range Forms {
+			if all.examples["example_"+string(form)+".py"] == "" {
+				t.Errorf("%s has no example", form)
+			}
+			text, err := all.execute(name, view(form))
+			if err != nil || text == "" || said[text] != "" {
+				t.Errorf("%s says %q of %s, as of %q: %v", name, text, form, said[text], err)
+			}
+			said[text] = form
+		}
+	}
+	for _, language := range kernelwright.AllLanguages() {
+		if all.parsed.Lookup("react_form_"+string(language)) == nil {
+			t.Errorf("%s has no work folder", language)
+		}
+	}
+}
 
 func TestOverrides(t *testing.T) {
 	for name, c := range map[string]struct{ file, text, wrong string }{

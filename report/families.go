@@ -1,10 +1,10 @@
 package report
 
-// familyMeanings are what families of inputs are made of, as the harness makes them.
+// familyMeanings are what families of inputs are made of, as kwharness/numerics/families.py makes them, which says it in short.
 var familyMeanings = map[string]string{
 	"base":          "as the reference draws it",
 	"scaled_up":     "times 100",
-	"scaled_down":   "divided by 100",
+	"scaled_down":   "divided by 1000",
 	"negated":       "with the sign changed",
 	"heavy_tails":   "a few values very large",
 	"spikes":        "one value in 128 times 100",

@@ -297,7 +297,7 @@ const noExpiry = 10 * 365 * 24 * time.Hour
 // runs says what is wrong where a device does not take candidates in a language.
 func runs(d kernelwright.Device, language kernelwright.Language) error {
 	if language != "" && !language.RunsOn(d.Kind) {
-		return bad("on a CPU candidates are in cpp, on a GPU in cuda or triton", "language is %q, and the device is %s", language, d)
+		return bad("there candidates are in one of "+kernelwright.LanguageList(kernelwright.LanguagesOn(d.Kind)), "language is %q, and the device is %s", language, d)
 	}
 	return nil
 }

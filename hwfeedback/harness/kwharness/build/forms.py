@@ -22,7 +22,7 @@ FORMS = (
 NONE = "none"  # the form of a text that uses none
 KINDS = tuple(dict.fromkeys(f.kind for f in FORMS))
 CALLS = re.compile("|".join(f.calls.pattern for f in FORMS if f.calls is not None))
-SOURCES = ("cpp", "cuda")  # languages of what is built
+SOURCES = ("cpp", "cuda")  # what a request's "language" may be
 
 
 def of_call(name: str) -> Form | None:
@@ -55,7 +55,7 @@ def checked_request(raw: Any, arch: str, *, whole: bool = False) -> BuildRequest
     if not isinstance(raw, dict):
         raise ValueError("not a dict")
     if raw.get("language", "cpp") not in SOURCES:
-        raise ValueError("language")
+        raise ValueError(f"language {raw['language']!r:.40}")
     form = of_kind(raw["kind"])
     assert form.checked is not None
     cuda = form.for_a_gpu(raw)

@@ -95,6 +95,7 @@ def _denormal(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
     return x.abs().clamp_(max=100.0).add_(1.0).mul_(TINY).copysign_(x).masked_fill_(x == 0, 0.0)
 
 
+# report/families.go explains each on a page. What is no map needs _changes and apply, too.
 BASE = Family("base", lambda x, _: x, "the reference's own draw")
 PERMUTED = Family("permuted", lambda x, _: x, "another order along a reduced axis")
 ORDERED = Family(

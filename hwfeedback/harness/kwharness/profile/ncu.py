@@ -92,7 +92,7 @@ def selection(capability: int, *, products: bool = True) -> dict[str, str]:
     """
     nearest = max((c for c in families() if c <= capability), default=min(families()))
     own = _data(families()[nearest])
-    named, more = own.get("named", {}), own["tensor_operations"] if products else ()
+    named, more = own.get("named", {}), own.get("tensor_operations", ()) if products else ()
     return {m: named.get(m, m) for m in [*shared()["metrics"], *own.get("metrics", ()), *more]}
 
 

@@ -1,4 +1,4 @@
-"""Empties the caches of a CPU before a window."""
+"""Empties the last-level cache of a CPU, and each core's own with it, before a window."""
 
 from __future__ import annotations
 
