@@ -170,7 +170,7 @@ func TestJSONKeepsItsRules(t *testing.T) {
 	data, other := t.TempDir(), t.TempDir()
 	seedForJSON(t, data)
 	reference := filepath.Join(other, "a.py")
-	if err := os.WriteFile(reference, []byte("class Model: pass\n"), 0o644); err != nil {
+	if err := os.WriteFile(reference, []byte(parts), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	sound := filepath.Join(other, "sound.toml")

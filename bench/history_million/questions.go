@@ -169,6 +169,8 @@ func (k known) routes() []question {
 		{"/devices", fixed(v1 + "/devices")},
 		{"/costs", fixed(v1 + "/costs")},
 		{"/costs?since", with(v1+"/costs?since=", k.moment)},
+		{"/costs/tasks", fixed(v1 + "/costs/tasks")},
+		{"/costs/tasks?since", with(v1+"/costs/tasks?since=", k.moment)},
 		{"/queue", k.several(v1+"/queue", 1, ofRuns, "limit")},
 		{"/stats", fixed(v1 + "/stats")},
 	}...)

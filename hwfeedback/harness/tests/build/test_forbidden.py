@@ -248,11 +248,11 @@ class ModelNew(torch.nn.Module):
 def test_an_explanation_changes_no_later_verdict(evaluator: Evaluator) -> None:
     """Of a candidate that compiles when it is imported: policy decides, whatever came before."""
     first = verdict(evaluator, CALLED_AT_IMPORT)
-    assert first.status == "rejected", first.reason
+    assert first["status"] == "rejected", first["reason"]
     free = verdict(evaluator, CALLED_AT_IMPORT, explain=True)
     assert free["status"] == "correct", (free["reason"], free["evidence"])
     again = verdict(evaluator, CALLED_AT_IMPORT)
-    assert (again.status, again.reason) == (first.status, first.reason)
+    assert (again["status"], again["reason"]) == (first["status"], first["reason"])
 
 
 def test_what_compiles_at_import_is_tried_where_it_may(evaluator: Evaluator) -> None:

@@ -571,10 +571,10 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     monkeypatch.setattr(warm_pool, "SENTINEL_S", 0.0)
     more = {"time": True, "batch": "b", "want_baselines": ["eager"]}
     again = evaluator.verdict(SCALED, NATIVE, built=True, **more)
-    assert again.status == "correct", again.reason
+    assert again["status"] == "correct", again["reason"]
     assert [t.contents for t in sentinels] == 2 * [sentinels[0].contents]
     other = evaluator.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
-    assert other.status == "correct", other.reason
+    assert other["status"] == "correct", other["reason"]
     # Nothing of the batch outlives it, and nobody has the device.
     evaluator.verdict(SCALED, NATIVE, built=True)
     assert evaluator.referee._warm._batch is None

@@ -62,7 +62,7 @@ def test_whichever_comes_first(
         v = evaluator.verdict(REFERENCE, text, built=True)
         assert v["status"] == ("correct" if kind == "honest" else "wrong"), v
         again = evaluator.verdict(REFERENCE, text, built=True)
-        assert (again.status, again.build.cached) == (v["status"], True)
+        assert (again["status"], again["build"]["cached"]) == (v["status"], True)
         assert again["candidate"] == v["candidate"]
 
 
@@ -177,6 +177,6 @@ def test_a_build_is_of_one_text(evaluator: Evaluator, other) -> None:
         builder_client.build(evaluator.server, Candidate(t), evaluator.cache)
         for t in (text, other(text))
     ]
-    assert [b["status"] for b in built] == ["", ""], built
-    assert len({b["artifacts"][0]["sha256"] for b in built}) == 1
-    assert len({b["build"]["code"] for b in built}) == 2
+    assert [b.status for b in built] == ["", ""], built
+    assert len({b.artifacts[0].sha256 for b in built}) == 1
+    assert len({b.build.code for b in built}) == 2
