@@ -7,8 +7,8 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-// tasksSpent is how many tasks are told of that took most.
-const tasksSpent = 1000
+// tasksSpent is how many tasks are told of, those that took most.
+const tasksSpent = 50
 
 // queuePage is a page of the queue.
 type queuePage struct {
@@ -40,7 +40,7 @@ func (a *API) machine() {
 		}
 		return slice(in.Paged, found)
 	})
-	get(a, "/api/v1/costs/tasks", "List what was spent on language models by task, the most first.", func(ctx context.Context, in *struct {
+	get(a, "/api/v1/costs/tasks", "List what was spent on language models by task: the 50 that took most.", func(ctx context.Context, in *struct {
 		Paged
 		Since string `query:"since" maxLength:"40" doc:"From this day on (UTC): a date, or a time in ISO 8601."`
 	}) (*answer[list[store.TaskSpending]], error) {

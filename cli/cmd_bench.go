@@ -138,7 +138,7 @@ func (c benchCmd) Run(a *app) (err error) {
 	if bad := b.Usable(); bad != nil {
 		return bad // nothing that is read now is sure
 	}
-	return r.tellBench(a, b.Bench.ID, c.Out, failed)
+	return r.tellBench(a, b.Bench.ID, c.Out, failed, true)
 }
 
 // benchPlan is what a command line asks for.
@@ -399,11 +399,15 @@ func listed[T comparable](flag, text string, parse func(string) (T, error)) ([]T
 }
 
 // tellBench prints a bench, and writes its files where they are asked for. The
-// failure is what ended it.
-func (r *room) tellBench(a *app, id int64, out string, failed error) error {
+// failure is what ended it. What it came to is kept for its page, where it has just ended.
+func (r *room) tellBench(a *app, id int64, out string, failed error, keeps bool) error {
 	b, err := r.loadBench(a.ctx, id)
 	if err != nil {
 		return errors.Join(failed, err)
+	}
+	f := report.Figures(b)
+	if keeps {
+		failed = errors.Join(failed, report.KeepBench(context.WithoutCancel(a.ctx), r.store, kernelwright.Version, b, f))
 	}
 	var written []string
 	if out != "" {
@@ -411,7 +415,6 @@ func (r *room) tellBench(a *app, id int64, out string, failed error) error {
 		written, err = r.writeBench(a.ctx, &b, out)
 		failed = errors.Join(failed, err)
 	}
-	f := report.Figures(b)
 	if a.json {
 		// One object, whatever happened: the error is part of it.
 		object := map[string]any{"bench": b, "figures": f, "written": append([]string{}, written...)}
@@ -437,7 +440,7 @@ func (a *app) showBench(id int64, out string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	return r.tellBench(a, id, out, nil)
+	return r.tellBench(a, id, out, nil, false)
 }
 
 // loadBench gathers what a report shows of a bench. The runs are read one at a

@@ -2,8 +2,6 @@ package ui
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -325,43 +323,18 @@ func (u *UI) benchPage(r *http.Request) (view, error) {
 	return view{Title: "Bench " + strconv.FormatInt(id, 10), At: "benches", Body: benchBody{id, page}}, err
 }
 
-// kindBench is of the cache: what benches that have ended came to, by number and version of
-// kernelwright. To gather it again, all verdicts of all its runs would be read, and its
-// intervals drawn.
-const kindBench = "bench"
-
-// endedBench is a bench that has ended, in the cache.
-type endedBench struct {
-	Bench   report.Bench        `json:"bench"`
-	Figures report.BenchFigures `json:"figures"`
-}
-
-// reduced is what a bench came to.
+// reduced is what a bench came to. It is kept when it ends (report.KeepBench), and else by
+// the first who asks.
 func (u *UI) reduced(ctx context.Context, known kernelwright.Bench) (report.Bench, report.BenchFigures, error) {
-	var b endedBench
-	key := fmt.Sprintf("%d %s, with figures", known.ID, u.o.Version)
-	if known.FinishedMS != 0 {
-		text, kept, err := u.o.Store.Get(ctx, kindBench, key)
-		if err != nil {
-			return b.Bench, b.Figures, err
-		}
-		if kept && json.Unmarshal(text, &b) == nil {
-			b.Bench.Bench = known
-			return b.Bench, b.Figures, nil
-		}
+	b, f, kept, err := report.KeptBench(ctx, u.o.Store, u.o.Version, known)
+	if err != nil || kept {
+		return b, f, err
 	}
-	var err error
-	if b.Bench, err = u.o.Bench(ctx, known.ID); err != nil {
-		return b.Bench, b.Figures, err
+	if b, err = u.o.Bench(ctx, known.ID); err != nil {
+		return b, f, err
 	}
-	if b.Figures = report.Figures(b.Bench); known.FinishedMS == 0 {
-		return b.Bench, b.Figures, nil
-	}
-	text, err := json.Marshal(b)
-	if err != nil {
-		return b.Bench, b.Figures, err
-	}
-	return b.Bench, b.Figures, u.o.Store.Put(ctx, kindBench, key, text)
+	f = report.Figures(b)
+	return b, f, report.KeepBench(ctx, u.o.Store, u.o.Version, b, f)
 }
 
 func (u *UI) auditPage(r *http.Request) (view, error) {

@@ -25,6 +25,9 @@ import (
 	"github.com/kernelwright/kernelwright/ui"
 )
 
+// measured stands for the version of the program.
+const measured = "measured"
+
 // taken is what one answer took: time by the clock, and of the processor.
 type taken struct {
 	Wall time.Duration `json:"wall"`
@@ -165,9 +168,9 @@ func readThrough(path string) error {
 
 // handler is what a daemon serves of a store: its pages, and its API below them.
 func handler(db *store.Store) (h http.Handler, drop func()) {
-	serves := api.New(api.Options{Store: db, Version: "measured"})
+	serves := api.New(api.Options{Store: db, Version: measured})
 	return ui.New(ui.Options{
-		Store: db, Version: "measured", API: serves,
+		Store: db, Version: measured, API: serves,
 		Run: func(ctx context.Context, id int64, talk bool) (report.Data, error) {
 			if talk {
 				return daemon.Load(ctx, db, id)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -183,6 +184,13 @@ func fillBenches(ctx context.Context, db *store.Store, rng *rand.Rand, runs int6
 			}
 		}
 		if err := db.FinishBench(ctx, b.ID); err != nil {
+			return err
+		}
+		ended, err := loadBench(ctx, db, b.ID)
+		if err == nil {
+			err = report.KeepBench(ctx, db, measured, ended, report.Figures(ended))
+		}
+		if err != nil {
 			return err
 		}
 	}
