@@ -93,7 +93,7 @@ PURE += ./audit ./trainer/daydata ./trainer/gate
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD= CHECKED="$(RACE)"
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs after them, beside no more than one other.
-test: ## the tests, in 8 to 14 minutes on two cores; docs/testing.md says what runs where
+test: ## the tests, in 6 to 10 minutes on two cores; docs/testing.md says what runs where
 	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go lint-python
 	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some minutes"
