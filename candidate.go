@@ -53,13 +53,12 @@ func AllLanguages() []Language {
 	return slices.Concat(LanguagesOn(CPUDevice), LanguagesOn(CUDADevice))
 }
 
-// LanguageList names languages in a sentence: "cpp, cuda, triton".
-func LanguageList(languages []Language) string {
-	names := make([]string, len(languages))
-	for i, l := range languages {
-		names[i] = string(l)
+// LanguageNames returns the names of languages.
+func LanguageNames(languages []Language) (names []string) {
+	for _, l := range languages {
+		names = append(names, string(l))
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // Known reports whether it is one of Languages.

@@ -19,7 +19,7 @@ var (
 	judgeModes = []string{"both", "correction", "optimisation", "none", "self", "score"}
 	metrics    = []string{"selected", "full"}
 	profiles   = []string{"auto", "full", "compact"}
-	languages  = append([]string{"auto"}, languageNames(kernelwright.AllLanguages())...)
+	languages  = append([]string{"auto"}, kernelwright.LanguageNames(kernelwright.AllLanguages())...)
 	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU, cuda:0,1 for two, cuda:all
 	coders     = []string{"builtin"}             // or a model
 	forms      = []string{"native", "load_inline"}
@@ -166,7 +166,7 @@ func check(c Config, origins Origins, errs *errorList) {
 			kind, hint = kernelwright.CUDADevice, "on a GPU candidates are written in %s"
 		}
 		if name := c.Rounds.Language; name != "auto" && !kernelwright.Language(name).RunsOn(kind) && (kernelwright.Language(name).Known() || !gpu) {
-			fail("rounds.language", fmt.Sprintf("is %q", name), fmt.Sprintf(hint, orList(languageNames(kernelwright.LanguagesOn(kind)))))
+			fail("rounds.language", fmt.Sprintf("is %q", name), fmt.Sprintf(hint, orList(kernelwright.LanguageNames(kernelwright.LanguagesOn(kind)))))
 		}
 	}
 
@@ -256,13 +256,6 @@ func nearestWord(value string, words []string) string {
 		}
 	}
 	return best
-}
-
-func languageNames(languages []kernelwright.Language) (names []string) {
-	for _, l := range languages {
-		names = append(names, string(l))
-	}
-	return names
 }
 
 func orList(words []string) string {

@@ -219,7 +219,7 @@ func (s Skill) validate() error {
 	}
 	for _, l := range s.Languages {
 		if !l.Known() {
-			return fmt.Errorf("its language %q is none of %s", oneLine(string(l)), kernelwright.LanguageList(kernelwright.AllLanguages()))
+			return fmt.Errorf("its language %q is none of %s", oneLine(string(l)), strings.Join(kernelwright.LanguageNames(kernelwright.AllLanguages()), ", "))
 		}
 	}
 	for _, o := range s.Operators {

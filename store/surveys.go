@@ -33,8 +33,9 @@ type TaskSpending struct {
 }
 
 // SpendingByTask returns what was spent on each name of a task from the day in UTC on that a
-// time (Unix milliseconds) is in, the most first. Days that are over are summed; of the rest
-// few tasks are, and another one is among the first only where it is of those that are summed.
+// time (Unix milliseconds) is in, the most first. Days that are over come from charge_tasks,
+// and what was asked since from the charges themselves. So only those tasks are looked at
+// that are among the first of the former, or in the latter.
 func (s *Store) SpendingByTask(ctx context.Context, sinceMS int64, limit int) ([]TaskSpending, error) {
 	const first = ` GROUP BY 1 ORDER BY sum(cost_usd) DESC, sum(tokens_in + tokens_out) DESC, 1 LIMIT ?2`
 	rows, err := s.read.QueryContext(ctx, `WITH

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -297,7 +298,7 @@ const noExpiry = 10 * 365 * 24 * time.Hour
 // runs says what is wrong where a device does not take candidates in a language.
 func runs(d kernelwright.Device, language kernelwright.Language) error {
 	if language != "" && !language.RunsOn(d.Kind) {
-		return bad("there candidates are in one of "+kernelwright.LanguageList(kernelwright.LanguagesOn(d.Kind)), "language is %q, and the device is %s", language, d)
+		return bad("there candidates are in one of "+strings.Join(kernelwright.LanguageNames(kernelwright.LanguagesOn(d.Kind)), ", "), "language is %q, and the device is %s", language, d)
 	}
 	return nil
 }

@@ -225,7 +225,7 @@ func (r *Request) normalise() error {
 	case r.ContextLength > 0 && r.MaxTokens >= r.ContextLength:
 		return bad("", "max_tokens is %d, which leaves no room for a prompt in a context_length of %d", r.MaxTokens, r.ContextLength)
 	case r.Language != "" && !r.Language.Known():
-		return bad("it is one of "+kernelwright.LanguageList(kernelwright.AllLanguages()), "language is %.80q", r.Language)
+		return bad("it is one of "+strings.Join(kernelwright.LanguageNames(kernelwright.AllLanguages()), ", "), "language is %.80q", r.Language)
 	}
 	return nil
 }
