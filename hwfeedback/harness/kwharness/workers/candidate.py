@@ -285,11 +285,6 @@ class Candidate:
                 found |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
         return found
 
-    def hold(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Keeps these descriptors open. Comes before anything of the candidate's."""
-        fds.clear()
-        return {}
-
     def settle(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Ends the poisoning of memory: from here on the candidate is timed."""
         allocator.poison(False)
@@ -386,8 +381,8 @@ def _flags() -> dict[str, Any]:
 
 
 OPERATIONS = (
-    "hold", "load", "init", "carry", "describe", "set_state", "map", "forward", "trace", "settle",
-    "timed", "window", "compiled", "libraries",
+    "load", "init", "carry", "describe", "set_state", "map", "forward", "trace", "settle", "timed",
+    "window", "compiled", "libraries",
 )  # fmt: skip
 
 
@@ -409,4 +404,6 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         inductor.use(config["inductor_cache"])
     device = serving.device_of(channel, config)
     c = Candidate(channel, device, bool(config.get("poison")), bool(config.get("runs")))
-    serving.serve(channel, {n: getattr(c, n) for n in OPERATIONS}, FILENAME, device)
+    ops = {n: getattr(c, n) for n in OPERATIONS}
+    ops["hold"] = serving.Lease(fds).hold  # comes before anything of the candidate's
+    serving.serve(channel, ops, FILENAME, device)

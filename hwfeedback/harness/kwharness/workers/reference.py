@@ -347,17 +347,13 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     os.fork = os.forkpty = fork
     device = serving.device_of(channel, config)
     r = Reference(channel, device)
-    held = list(fds)
+    lease = serving.Lease(fds)
 
-    def hold(_: dict[str, Any], given: list[int]) -> dict[str, Any]:
-        """Keeps these descriptors open, and no others: whoever has one has the device."""
-        for fd in held:
-            os.close(fd)
-        held[:] = given
-        given.clear()
-        if not held:
+    def hold(msg: dict[str, Any], given: list[int]) -> dict[str, Any]:
+        answer = lease.hold(msg, given)
+        if not lease.fds:
             device.let_go()
-        return {}
+        return answer
 
     ops = {"import": r.import_, "hold": hold} | {
         n: getattr(r, n)

@@ -48,6 +48,21 @@ def said(e: BaseException | str) -> str:
         return ""
 
 
+class Lease:
+    """The descriptors that a worker keeps open: whoever has one has the device."""
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        self.fds = list(fds)
+
+    def hold(self, _: dict[str, Any], given: list[int]) -> dict[str, Any]:
+        """Keeps these open, and no others."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = list(given)
+        given.clear()
+        return {}
+
+
 def run_source(source: str, name: str, filename: str) -> types.ModuleType:
     """Runs a source as a module, as Python runs a file with these bytes: what the module can read
     of itself is the same wherever it runs. ``filename`` lies in the working folder.

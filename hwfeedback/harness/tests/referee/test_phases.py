@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from kwharness.clients.errors import WorkerError
 from kwharness.process.fork_client import ForkServer
 from kwharness.referee import evaluation, faults, trial
 from kwharness.referee.context import Asker
+from kwharness.referee.processes import Processes
 
 HANGS = NATIVE.replace(
     "    def forward(self, x):\n", "    def forward(self, x):\n        while 1: pass\n"
@@ -89,6 +92,31 @@ def test_nothing_of_it_runs_while_it_waits_to_be_alone(evaluator: Evaluator) -> 
     v, stages = found[0]
     assert v["status"] == "correct", v["reason"]
     assert ("time", "nothing") in stages
+
+
+def test_what_was_started_ahead_gives_up_its_share(evaluator: Evaluator) -> None:
+    """As on a GPU, where the process that is timed is started while another is verified."""
+    share = evaluator.device.take(fcntl.LOCK_SH)
+    could: list[bool] = []
+
+    def alone() -> tuple[list[int], None]:
+        os.close(share)
+        could.append(evaluator.device.free(fcntl.LOCK_EX))
+        return [evaluator.device.take(fcntl.LOCK_SH)], None
+
+    request = evaluation.Request.from_json(evaluator.request(SCALED, NATIVE, "quick", {}))
+    context = evaluation.Context(evaluator.server, request, [share], Asker(alone=alone))
+    nothing = SimpleNamespace(drain=lambda _: None, hold=lambda _: None)
+    with ThreadPoolExecutor() as context.beside:
+        processes = Processes(context)
+        processes.begin(False)
+        processes.be_alone(nothing)  # type: ignore[arg-type]
+        worker = processes.take(False)
+        assert could == [True]
+        os.close(context.fds.pop())
+        assert not evaluator.device.free(fcntl.LOCK_EX), "it has the device again"
+        worker.kill()
+        waiting.until(lambda: evaluator.device.free(fcntl.LOCK_EX), "it has ended")
 
 
 def test_who_is_late_in_company_is_judged_again_alone(
