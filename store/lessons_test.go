@@ -341,7 +341,7 @@ func TestLessonsOfEarlierVersions(t *testing.T) {
 	teach(t, s, "e", "c", "certified", attempt{ms: 4}, attempt{}, attempt{ms: 2})
 	want := asJSON(t, must(s.Lessons(t.Context(), LessonFilter{}))(t))
 	withoutDigests(t, s.write)
-	_, err = s.write.Exec(`DROP TABLE stages; DROP TABLE pipelines; DROP TABLE gate_outcomes; DROP TABLE gate_tasks; DROP TABLE gates; DROP TABLE promotions; DROP TABLE policies; DROP TABLE nights; DROP TABLE task_gates; DROP TABLE task_draws; DROP TABLE task_sets; DROP TABLE audit_pairs; DROP TABLE audits; DROP TABLE lessons; ALTER TABLE runs DROP COLUMN lessons;
+	_, err = s.write.Exec(`DROP TABLE texts_words; DROP TABLE stages; DROP TABLE pipelines; DROP TABLE gate_outcomes; DROP TABLE gate_tasks; DROP TABLE gates; DROP TABLE promotions; DROP TABLE policies; DROP TABLE nights; DROP TABLE task_gates; DROP TABLE task_draws; DROP TABLE task_sets; DROP TABLE audit_pairs; DROP TABLE audits; DROP TABLE lessons; ALTER TABLE runs DROP COLUMN lessons;
 		DROP INDEX charges_spent; CREATE INDEX charges_spent ON charges(ended);
 		ALTER TABLE calls DROP COLUMN written; ALTER TABLE charges DROP COLUMN written; DROP TABLE events; DROP TABLE holds; DROP TABLE prunings; DROP INDEX rounds_language; DROP INDEX rounds_device; DROP INDEX verdicts_status; PRAGMA user_version = 6`)
 	ok(t, err)

@@ -5,12 +5,12 @@ import (
 	"database/sql"
 	"encoding/json"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -245,9 +245,20 @@ func holdsWords(text, query string) bool {
 	return true
 }
 
-// wordsOf returns the words of a text as texts_fts has them, but for accents.
+// wordsOf returns the words of a text as texts_fts has them: in small letters, without accents.
 func wordsOf(text string) []string {
-	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r) })
+	plain := strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Mn, r) {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, norm.NFD.String(text))
+	return strings.FieldsFunc(plain, func(r rune) bool { return !inWord(r) })
+}
+
+// inWord reports whether a letter is part of a word: sqlite.org/fts5.html, section 4.3.1.
+func inWord(r rune) bool {
+	return r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.Is(unicode.Co, r)
 }
 
 // ftsMatch quotes each word, so that what people type is never FTS5 syntax.
@@ -291,45 +302,37 @@ const maxBegins = 8
 // wordsWith returns the words of the index that begin so, quoted; none where they are many,
 // or where the beginning is no plain word. FTS5 finds the newest text with one of several
 // words at once, but reads all texts that have a word with a beginning before the first.
-func (s *Store) wordsWith(ctx context.Context, begins string) (words []string, err error) {
+func (s *Store) wordsWith(ctx context.Context, begins string) ([]string, error) {
 	begins = strings.ToLower(begins)
-	if strings.ContainsFunc(begins, func(r rune) bool {
-		return r > unicode.MaxASCII || r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r)
-	}) {
+	if !listed(begins) || strings.ContainsFunc(begins, func(r rune) bool { return r > unicode.MaxASCII || !inWord(r) }) {
 		return nil, nil
 	}
-	db, err := s.vocabulary()
-	if err != nil {
+	words, err := scanNames(s.read.QueryContext(ctx, `SELECT word FROM texts_words WHERE word >= ?1 AND word < ?1 || char(0x10ffff) LIMIT ?2`, begins, maxBegins+1))
+	if len(words) > maxBegins {
 		return nil, err
 	}
-	for from := begins; ; from += "\x00" { // which no word holds
-		if err := db.QueryRowContext(ctx, `SELECT term FROM temp.words WHERE term >= ? LIMIT 1`, from).Scan(&from); err != nil {
-			return words, ignoring(err, sql.ErrNoRows)
-		}
-		if !strings.HasPrefix(from, begins) {
-			return words, nil
-		}
-		if len(words) == maxBegins {
-			return nil, nil
-		}
-		words = append(words, quotedWord(from))
+	for i, word := range words {
+		words[i] = quotedWord(word)
 	}
+	return words, err
 }
 
-// openVocabulary opens a database whose connections have the words of the index as a table.
-// Others may make none.
-func (s *Store) openVocabulary() (*sql.DB, error) {
-	mode := "mode=ro&" + probePragmas
-	if writable(filepath.Dir(s.path)) != nil {
-		mode = frozen
-	}
-	begin, table := &atomic.Pointer[string]{}, `CREATE VIRTUAL TABLE temp.words USING fts5vocab(main, texts_fts, instance); PRAGMA query_only = 1`
-	begin.Store(&table)
-	db, err := guarded(s.path, mode, s.damage, begin)
-	if err == nil {
-		db.SetMaxOpenConns(maxReaders)
-	}
-	return db, err
+// listed reports whether texts_words has such a word: numbers are many, and rarely looked
+// for by how they begin.
+func listed(word string) bool { return word != "" && (word[0] < '0' || word[0] > '9') }
+
+// WordsQuery notes the words of a text that the search index was told, from the JSON of
+// NewWords: for who records in bulk.
+const WordsQuery = `INSERT OR IGNORE INTO texts_words SELECT value FROM json_each(?)`
+
+// NewWords returns as a JSON array the words of a text, each once, that texts_words has when
+// it has the text's.
+func NewWords(text string) string {
+	words := wordsOf(text)
+	slices.Sort(words)
+	words = slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !listed(word) })
+	b, _ := json.Marshal(words) // strings alone: cannot fail
+	return string(b)
 }
 
 // maxExcerpt is about one line of a terminal.

@@ -62,11 +62,10 @@ type Store struct {
 	enc   *zstd.Encoder
 	dec   *zstd.Decoder
 	now   func() time.Time
+	lists bool // texts_words is there: a copy that is made of an earlier version has none yet
 
 	file   os.FileInfo // what was opened
 	damage *atomic.Pointer[DamagedError]
-
-	vocabulary func() (*sql.DB, error) // of the search index, opened when it is asked for first
 
 	closeOnce sync.Once
 	closeErr  error
@@ -178,7 +177,11 @@ func open(ctx context.Context, path string, steps []string, examine bool) (*Stor
 		write.Close()
 		return nil, err
 	}
-	return newStore(path, write, read, damage)
+	s, err := newStore(path, write, read, damage)
+	if err == nil {
+		s.lists = words.has(len(steps))
+	}
+	return s, err
 }
 
 func openWriter(ctx context.Context, path string, steps []string, damage *atomic.Pointer[DamagedError]) (*sql.DB, error) {
@@ -260,9 +263,7 @@ func newStore(path string, write, read *sql.DB, damage *atomic.Pointer[DamagedEr
 	if err != nil {
 		return nil, errors.Join(err, write.Close(), read.Close())
 	}
-	s := &Store{path: path, write: write, read: read, enc: enc, dec: dec, now: time.Now, file: file, damage: damage}
-	s.vocabulary = sync.OnceValues(s.openVocabulary)
-	return s, nil
+	return &Store{path: path, write: write, read: read, enc: enc, dec: dec, now: time.Now, file: file, damage: damage}, nil
 }
 
 func dsn(path, pragmas string) string {
@@ -388,11 +389,7 @@ func soundLog(path string) bool {
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		// Readers first: the last connection to go folds the log into the file.
-		words, err := s.vocabulary()
-		if err == nil {
-			err = words.Close()
-		}
-		s.closeErr = errors.Join(err, s.read.Close(), s.write.Close(), s.enc.Close())
+		s.closeErr = errors.Join(s.read.Close(), s.write.Close(), s.enc.Close())
 		s.dec.Close()
 	})
 	return s.closeErr

@@ -835,7 +835,6 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// What failed is found: by what it says, by why, and by how far it came.
 // A beginning finds what its words do, also of a history that is written to meanwhile, and
 // beside words and what is none.
 func TestSearchOfBeginnings(t *testing.T) {
@@ -871,6 +870,41 @@ func TestSearchOfBeginnings(t *testing.T) {
 	}
 }
 
+// The list of words is that of the index, of a history that was there before it too.
+func TestWordsOfTheIndex(t *testing.T) {
+	path := filepath.Join(t.TempDir(), FileName)
+	s := must(Open(path))(t)
+	run := newRun(t, s)
+	for i, text := range []string{"Softmax_2 2d f32x4", "Ärmel zänk naïve e\u0301te\u0301 \u212aelvin", "x\ue000y 漢字 Ωmega a\u00adb", strings.Repeat("w", 3000) + "-A_1.b_"} {
+		r := round(run.ID, i, kw.Wrong, 0)
+		r.Candidate.Source = text
+		ok(t, s.AppendRound(t.Context(), r))
+	}
+	ok(t, s.Close())
+	lists := func() (have, want []string) {
+		db := tampered(t, path)
+		db.SetMaxOpenConns(1)
+		changeQuietly(t, db, `CREATE VIRTUAL TABLE temp.indexed_words USING fts5vocab(main, texts_fts, row)`)
+		have = must(scanNames(db.Query(`SELECT word FROM texts_words ORDER BY 1`)))(t)
+		want = must(scanNames(db.Query(`SELECT term FROM temp.indexed_words WHERE term NOT GLOB '[0-9]*' ORDER BY 1`)))(t)
+		ok(t, db.Close())
+		return have, want
+	}
+	have, want := lists()
+	if len(want) < 15 || !slices.Equal(have, want) {
+		t.Errorf("the words are %q, not %q", have, want)
+	}
+	db := tampered(t, path)
+	changeQuietly(t, db, `DROP TABLE texts_words`)
+	changeQuietly(t, db, `PRAGMA user_version = 23`)
+	ok(t, db.Close())
+	ok(t, must(Open(path))(t).Close())
+	if have, want := lists(); !slices.Equal(have, want) {
+		t.Errorf("after the migration the words are %q, not %q", have, want)
+	}
+}
+
+// What failed is found: by what it says, by why, and by how far it came.
 func TestSearchOfWhatFailed(t *testing.T) {
 	s, ctx := openTest(t), t.Context()
 	run := newRun(t, s)

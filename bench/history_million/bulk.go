@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -253,8 +254,9 @@ func (w *writer) text(s, index string) text {
 
 // statements are what a batch runs again and again.
 var statements = map[string]string{
-	"text": `INSERT INTO texts (id, hash, size, indexed, body) VALUES (?, ?, ?, ?, ?)`,
-	"fts":  `INSERT INTO texts_fts (rowid, body) VALUES (?, ?)`,
+	"text":  `INSERT INTO texts (id, hash, size, indexed, body) VALUES (?, ?, ?, ?, ?)`,
+	"fts":   `INSERT INTO texts_fts (rowid, body) VALUES (?, ?)`,
+	"words": store.WordsQuery,
 	"run": `INSERT INTO runs (id, task, task_name, path, device, device_key, strategy, coder, judge, seed, max_rounds, settings, status, stop, reason, hint,
 		created, started, finished, best, task_source, task_graph, task_detail, device_detail)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -308,7 +310,7 @@ func (w *writer) batch(ctx context.Context, tx *sql.Tx, n int64, next func() (pr
 		}
 	}
 	for _, x := range *b.index {
-		if err := b.exec("fts", x.id, x.text); err != nil {
+		if err := errors.Join(b.exec("fts", x.id, x.text), b.exec("words", store.NewWords(x.text))); err != nil {
 			return err
 		}
 	}
