@@ -42,10 +42,11 @@ from kwharness.clients.reference_client import ReferenceClient  # noqa: E402
 from kwharness.machine import device as devices  # noqa: E402
 from kwharness.referee.context import device_of  # noqa: E402
 from kwharness.task.inspect_task import Invalid  # noqa: E402
+from kwharness.verify import verify  # noqa: E402
 from kwharness.verify.calibrate import calibrate  # noqa: E402
 from kwharness.verify.calibration import Calibration  # noqa: E402
 from kwharness.verify.findings import Failed  # noqa: E402
-from kwharness.verify.verify import Verification  # noqa: E402
+from kwharness.verify.verification import Verification  # noqa: E402
 
 COMPILE_S = 300.0
 MODES = ("compile", "max-autotune-no-cudagraphs")
@@ -110,7 +111,7 @@ def compiled(
     verification.prepare()
     form.reference.set_state(verification.state)
     try:
-        verification.run(form)  # type: ignore[arg-type]
+        verify.run(verification, form)  # type: ignore[arg-type]
     except Failed as e:
         return str(e)
     finally:

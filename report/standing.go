@@ -97,7 +97,7 @@ func Quotients(v kernelwright.Verdict, names ...string) string {
 // interleaved is the protocol of times that were taken in turns (timing.py).
 const interleaved = "interleaved"
 
-// shapesTried begins the line of evidence that names other shapes (verify.py).
+// shapesTried begins the line of evidence that names other shapes (other_shapes.py).
 var shapesTried = kernelwright.Shared.OtherShapes
 
 // otherSizes says on which other shapes of the inputs a kernel was right, and on

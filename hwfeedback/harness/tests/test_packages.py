@@ -29,10 +29,8 @@ PACKAGES = {f.parent.name: f for f in sorted(OURS.glob("*/__init__.py"))}
 SIDES = ("referee", "worker", "both")
 
 
-def imported(path: pathlib.Path, *, types: bool = True) -> set[str]:
-    """Returns the modules that a file imports anywhere: at its top, in functions, and where
-    ``types`` also what nothing that runs needs.
-    """
+def imported(path: pathlib.Path) -> set[str]:
+    """Returns the modules that a file imports anywhere: at its top, in functions, for types."""
     found: set[str] = set()
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:
@@ -45,7 +43,7 @@ def imported(path: pathlib.Path, *, types: bool = True) -> set[str]:
             package = node.module.removeprefix("kwharness.") in PACKAGES
             assert whole <= set(MODULES) or not package, f"{path}:{node.lineno}: there is none"
             found |= whole & set(MODULES) or {node.module}
-        elif types or not isinstance(node, ast.If) or "TYPE_CHECKING" not in ast.unparse(node.test):
+        else:
             left += ast.iter_child_nodes(node)
     return found
 
@@ -87,7 +85,7 @@ def test_packages_import_each_other_one_way() -> None:
 
 
 def test_modules_import_each_other_one_way() -> None:
-    graph = {name: imported(path, types=False) & set(MODULES) for name, path in MODULES.items()}
+    graph = {name: IMPORTS[name] & set(MODULES) for name in MODULES}
     list(graphlib.TopologicalSorter(graph).static_order())
 
 

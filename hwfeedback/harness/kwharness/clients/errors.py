@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
-
-if TYPE_CHECKING:
-    from kwharness.clients import client
+from kwharness.machine.device import Device
 
 SENTENCE = 600  # characters
 LAST_WORDS = 4000  # of a process that has ended
@@ -29,6 +27,13 @@ class Spawned(Protocol):
     def wait(self, timeout: float | None = None) -> Any: ...
 
     def log(self) -> str: ...
+
+
+class Asker(Protocol):
+    """What is needed of client.Client."""
+
+    device: Device
+    worker: Spawned
 
 
 def sentence(text: str) -> str:
@@ -70,7 +75,7 @@ class WorkerFailure(Exception):
     ``client`` is whose worker it was, None where that is not known.
     """
 
-    client: client.Client | None = None
+    client: Asker | None = None
 
     @property
     def ill(self) -> str:
@@ -87,7 +92,7 @@ class WorkerFailure(Exception):
 class WorkerError(WorkerFailure):
     """The worker answered that something failed. ``error`` is foreign text but for its shape."""
 
-    def __init__(self, error: Any, client: client.Client | None = None) -> None:
+    def __init__(self, error: Any, client: Asker | None = None) -> None:
         self.client = client
         e = error if isinstance(error, dict) else {}
         self.stage = str(e.get("stage") or "")[:40]

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from kwharness.numerics import correctness, few_terms, orders
+from kwharness.numerics import few_terms, norms, orders
 from kwharness.numerics.input_structure import NONE, Structure
 from kwharness.numerics.orders import Line
 
@@ -67,7 +67,7 @@ def _heavy(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
 
 
 def _near_overflow(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-    top = correctness.scale_of(x).max
+    top = norms.scale_of(x).max
     return x * (HUGE / top) if top > 0 else torch.full_like(x, HUGE)
 
 
@@ -80,7 +80,7 @@ def _equal(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
 
 def _shifted(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     sign = 1.0 if float(torch.rand((), generator=g, device=g.device)) < 0.5 else -1.0
-    return x + sign * SHIFT * (correctness.scale_of(x).rms or 1.0)
+    return x + sign * SHIFT * (norms.scale_of(x).rms or 1.0)
 
 
 def _spikes(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
@@ -265,7 +265,7 @@ def fixed_share(draws: Sequence[torch.Tensor]) -> float:
         if t.shape != first.shape:
             return 1.0
         same &= t == first
-    return correctness.count(same) / first.numel()
+    return norms.count(same) / first.numel()
 
 
 def symmetric(t: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kwharness.numerics import correctness
+from kwharness.numerics import norms
 
 CHANCE = 1e-6  # of a structure that is none, at most
 FEW = 16  # distinct values, of labels, of one-hot rows, of masks
@@ -90,7 +90,7 @@ class Structure:
             return shuffled(t, g)
         if self.few:
             noise = torch.randn(t.shape, generator=g, device=t.device).to(t.dtype)
-            return noise.mul_(correctness.scale_of(t).rms or 1.0)
+            return noise.mul_(norms.scale_of(t).rms or 1.0)
         free = t.reshape(-1) if self.fixed is None else t[~self.fixed]
         if self.fixed is not None or self.same is not None:
             at = torch.randint(0, free.numel(), t.shape, generator=g, device=t.device)
@@ -211,9 +211,9 @@ def _fixed(draws: Sequence[torch.Tensor]) -> torch.Tensor | None:
     met = 0  # elements that are as in the first draw
     for t in draws[1:]:
         same = t == first
-        met += correctness.count(same)
+        met += norms.count(same)
         fixed &= same
-    count = correctness.count(fixed)
+    count = norms.count(fixed)
     others = first.numel() - count
     if not count or not others:
         return None
@@ -228,7 +228,7 @@ def _same(draws: Sequence[torch.Tensor], fixed: torch.Tensor | None) -> torch.Te
     hashed = _hashed(draws)
     if fixed is not None:  # these are what they are: each its own
         at = 0
-        for some, stays in correctness.chunks(hashed, fixed):
+        for some, stays in norms.chunks(hashed, fixed):
             own = torch.arange(at, at + len(some), device=some.device)
             some.copy_(torch.where(stays, own, some))
             at += len(some)
@@ -251,7 +251,7 @@ def _hashed(draws: Sequence[torch.Tensor]) -> torch.Tensor:
     first = draws[0]
     hashed = torch.zeros(first.numel(), dtype=torch.int64, device=first.device)
     for t in draws:
-        for some, values in correctness.chunks(hashed, t):
+        for some, values in norms.chunks(hashed, t):
             bits = (values.double() + 0.0).view(torch.int64)  # -0 is 0
             some.copy_(_mixed(some * 0x100000001B3 + _mixed(bits)))
     return hashed
@@ -274,7 +274,7 @@ def _parted(hashed: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.arange(hashed.numel(), device=hashed.device)
         return
     part = torch.empty(hashed.numel(), dtype=torch.uint8, device=hashed.device)
-    for of, some in correctness.chunks(part, hashed):
+    for of, some in norms.chunks(part, hashed):
         of.copy_(some & (PARTS - 1))
     for i in range(PARTS):
         yield (part == i).nonzero().view(-1)

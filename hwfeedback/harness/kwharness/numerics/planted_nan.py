@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kwharness.numerics import correctness
+from kwharness.numerics import norms
 
 # Times the largest number of an input: further away than any rounding carries, and no overflow in a
 # square.
@@ -129,7 +129,7 @@ def _with_far(
         if not t.is_floating_point():
             out.append(t)
             continue
-        far = min(FAR * (correctness.scale_of(b).max or 1.0), torch.finfo(t.dtype).max / 4)
+        far = min(FAR * (norms.scale_of(b).max or 1.0), torch.finfo(t.dtype).max / 4)
         out.append(torch.where(w, torch.full_like(t, sign * far), t))
     return out
 

@@ -13,7 +13,8 @@ from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.numerics import input_structure
 from kwharness.referee import faults
 from kwharness.referee.trial import Trial
-from kwharness.verify import findings, initial_weights, secret_draws, verify
+from kwharness.verify import findings, initial_weights, secret_draws
+from kwharness.verify.verification import CONSTRUCTIONS
 
 
 def first(trial: Trial, anew: Callable[[], None]) -> CandidateClient:
@@ -123,7 +124,7 @@ def under_other_seeds(trial: Trial) -> None:
     if verification.plan is None:
         return
     state, seed = made.state, made.seed
-    for _ in range(verify.CONSTRUCTIONS[trial.context.level] - 1):
+    for _ in range(CONSTRUCTIONS[trial.context.level] - 1):
         trial.processes.construct(reference, secret_draws.secret())
         made.state = verification.constructed()
         _check_constructed(trial)

@@ -13,7 +13,7 @@ from kwharness.base.verdicts import Floor, Verdict
 from kwharness.model.state import Carried, bytes_of
 from kwharness.referee import faults
 from kwharness.timing.measurement import Timed
-from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 PINS = 1.02  # of what a memory's clock and width say: clocks are told in whole MHz
 # A candidate that takes less than this share of what the task's operations take at the measured

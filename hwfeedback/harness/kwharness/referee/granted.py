@@ -14,7 +14,7 @@ from kwharness.machine.cuda_driver import CudaError
 from kwharness.model import weights
 from kwharness.referee import called, faults
 from kwharness.referee.trial import Trial
-from kwharness.verify import assumptions
+from kwharness.verify import asked_of_assumptions
 
 ASSUMING_S = {"quick": 15.0, "certify": 60.0}  # as trial.PATIENCE_S
 
@@ -30,12 +30,12 @@ def assume(trial: Trial, v: Verdict) -> None:
         try:
             return trial.candidate(poison=True, patience=patience)
         except faults.Fault as e:
-            raise assumptions.NotStarted(str(e)) from e
+            raise asked_of_assumptions.NotStarted(str(e)) from e
         finally:
             made.state = own
 
     context.progress("verify", "what it takes for granted")
-    told = [*trial.verification.assumes(start), *_of_weights(trial)]
+    told = [*asked_of_assumptions.told(trial.verification, start), *_of_weights(trial)]
     v.assumes = [sentence(s) for s in told]
     if v.assumes and context.rules.strict_inputs:
         raise faults.Fault(

@@ -21,7 +21,7 @@ from kwharness.standalone import interpreter
 from kwharness.timing import window_base
 from kwharness.timing.window_session import Redrawn
 from kwharness.verify import secret_draws
-from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 
 class Ample:

@@ -8,7 +8,7 @@ import time
 import torch
 
 from kwharness.numerics import correctness
-from kwharness.numerics.correctness import Scale
+from kwharness.numerics.norms import Scale
 from kwharness.referee import faults
 from kwharness.referee.trial import Trial
 from kwharness.verify import secret_draws

@@ -24,7 +24,7 @@ from kwharness.referee.processes import LOAD_S, Constructed, Processes
 from kwharness.referee.program import Program
 from kwharness.torch_compile import called_cache
 from kwharness.verify.calibration import Calibration
-from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 FORWARD_S = 10.0  # a forward may take this long, and
 FORWARD_EAGERS = 200.0  # this many times eager's time

@@ -18,7 +18,7 @@ from kwharness.referee.profiles import Profiles
 from kwharness.referee.subject import Subject
 from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
-from kwharness.verify import findings
+from kwharness.verify import findings, verify
 
 
 class Verifying:
@@ -89,7 +89,7 @@ class Verifying:
             self.exported.begin_beside(trial)
             with trial.verifying(candidate), faults.faults("verifying it", candidate):
                 try:
-                    verification.run(candidate, lambda: trial.candidate(poison=True))
+                    verify.run(verification, candidate, lambda: trial.candidate(poison=True))
                 except findings.Failed as e:
                     log = candidate.worker.log()[kept:]
                     candidate.kill()

@@ -20,8 +20,9 @@ from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import CPU, SPARING_PEAK, Device, spares, too_large
 from kwharness.machine.health import Ill
 from kwharness.model.state import Carried, shown
-from kwharness.numerics import correctness, families
-from kwharness.numerics.correctness import Expected, Scale
+from kwharness.numerics import correctness, families, norms
+from kwharness.numerics.correctness import Expected
+from kwharness.numerics.norms import Scale
 from kwharness.task.invalid import SMALLER, Invalid, failed, invalid
 from kwharness.task.needed_bytes import bytes_of, needed_bytes
 from kwharness.verify import secret_draws
@@ -193,7 +194,7 @@ class _Inspection:
         expected = correctness.complete(Expected(tensors, eager["tensors"], wide["sources"]))
         scales = expected.scales
         floating = [t for t in eager["tensors"] if t.is_floating_point()]
-        if any(bool(correctness.not_finite(t).any()) for t in floating):
+        if any(bool(norms.not_finite(t).any()) for t in floating):
             self.flags.append("non_finite_reference")
             self.notes.append(
                 "The reference gives NaN or Inf on its own inputs; those elements are not compared."
@@ -273,7 +274,7 @@ class _Inspection:
             for t, m, s in zip(tensors, moved["tensors"], scales, strict=True):
                 if not t.is_floating_point():
                     continue
-                if correctness.error_where_finite(m, t).max > correctness.ILL * s.max > 0:
+                if norms.error_where_finite(m, t).max > correctness.ILL * s.max > 0:
                     self.flags.append("ill_conditioned")
                     self.notes.append(
                         "One unit in the last place of the input moves the output by over 1 %."
@@ -423,7 +424,7 @@ def _constant(t: torch.Tensor) -> bool:
         return bool((t == first).all())
     return all(
         bool(((c - first).abs_() <= 1e-6 * first.abs()).logical_or_(~torch.isfinite(c)).all())
-        for c in correctness.chunks(t)
+        for c in norms.chunks(t)
     )
 
 

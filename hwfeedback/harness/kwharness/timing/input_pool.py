@@ -5,16 +5,13 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from kwharness.base.tensors import DTYPES, Layout, laid_out
 from kwharness.machine.device import CPU, Device
 from kwharness.timing import window_base
-
-if TYPE_CHECKING:
-    from kwharness.timing import window
+from kwharness.timing.window import Window
 
 # allocator.cpp's, where it is preloaded.
 PAST_CACHES = hasattr(window_base.libc, "kernelwright_copy_past_caches")
@@ -124,15 +121,15 @@ class Contents:
 
     def inputs(self, rows: Sequence[int]) -> list[torch.Tensor]:
         """Returns inputs that were drawn, each tensor with the call as its first dimension."""
-        return stack(_rows(self._inputs, rows), self.slots.inputs)
+        return window_base.stack(_rows(self._inputs, rows), self.slots.inputs)
 
     def expected(self, rows: Sequence[int]) -> list[torch.Tensor]:
         """Returns what eager made of them, the call as the first dimension."""
         if not all(self._known[r] for r in rows):
             raise LookupError("contents without expected outputs")
-        return stack(_rows(self._outputs, rows), self.slots.outputs)
+        return window_base.stack(_rows(self._outputs, rows), self.slots.outputs)
 
-    def set_expected(self, window: window.Window) -> None:
+    def set_expected(self, window: Window) -> None:
         """Keeps the outputs of a window of the eager baseline as what its contents give."""
         for i, r in enumerate(window.rows):
             self._outputs[r].copy_(window.raw[i])
@@ -158,21 +155,3 @@ def _rows(raw: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     if isinstance(rows, range):
         return raw[rows.start : rows.stop]
     return raw[torch.tensor(list(rows), dtype=torch.int64, device=raw.device)]
-
-
-def stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
-    """Returns the tensors of all rows as strided views. ``raw`` is uint8 [rows, slot]."""
-    rows, slot = raw.shape
-    out: list[torch.Tensor] = []
-    for entry in layout:
-        dtype = DTYPES[entry["dtype"]]
-        shape = [int(d) for d in entry["shape"]]
-        strides = entry.get("strides") or [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        if math.prod(shape) == 0 or rows == 0:
-            out.append(torch.empty([rows, *shape], dtype=dtype, device=raw.device))
-            continue
-        # as_strided takes its offset in elements from the start of the storage, not of the view.
-        flat = raw.view(-1).view(dtype)
-        start = flat.storage_offset() + entry["offset"] // dtype.itemsize
-        out.append(flat.as_strided([rows, *shape], [slot // dtype.itemsize, *strides], start))
-    return out

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kwharness.timing import input_pool, process_use, window_base
+from kwharness.timing import process_use, window_base
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Window:
 
     def outputs(self) -> list[torch.Tensor]:
         """Returns the outputs as views, each tensor with the call as its first dimension."""
-        return input_pool.stack(self.raw[: self.calls], self.slots.outputs)
+        return window_base.stack(self.raw[: self.calls], self.slots.outputs)
 
     def disturbed(self) -> bool:
         """Whether others took the cores: waiting over 3 % of the window, or stolen time. Or whether

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import time
@@ -185,3 +186,21 @@ def check_outputs(
             raise OutputMismatch(f"output {i} is on {got.device}, the task's is on {view.device}")
         if got.data_ptr() in apart[i]:
             raise OutputMismatch(f"output {i} lies in the memory of an input, the task's does not")
+
+
+def stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
+    """Returns the tensors of all rows as strided views. ``raw`` is uint8 [rows, slot]."""
+    rows, slot = raw.shape
+    out: list[torch.Tensor] = []
+    for entry in layout:
+        dtype = DTYPES[entry["dtype"]]
+        shape = [int(d) for d in entry["shape"]]
+        strides = entry.get("strides") or [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        if math.prod(shape) == 0 or rows == 0:
+            out.append(torch.empty([rows, *shape], dtype=dtype, device=raw.device))
+            continue
+        # as_strided takes its offset in elements from the start of the storage, not of the view.
+        flat = raw.view(-1).view(dtype)
+        start = flat.storage_offset() + entry["offset"] // dtype.itemsize
+        out.append(flat.as_strided([rows, *shape], [slot // dtype.itemsize, *strides], start))
+    return out

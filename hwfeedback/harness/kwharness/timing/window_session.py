@@ -149,7 +149,7 @@ class Redrawn(input_pool.Contents):
     def inputs(self, rows: Sequence[int]) -> list[torch.Tensor]:
         (row,) = rows
         self.row(row)
-        return input_pool.stack(self._one, self.slots.inputs)
+        return window_base.stack(self._one, self.slots.inputs)
 
     def expected(self, rows: Sequence[int]) -> list[torch.Tensor]:
         inputs = [t[0] for t in self.inputs(rows)]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerError, ran_out
-from kwharness.numerics import correctness
+from kwharness.numerics import correctness, norms
 from kwharness.numerics.correctness import Expected
 from kwharness.numerics.families import BASE, BOUNDARIES
 from kwharness.verify import calibrate, calibration, secret_draws
-from kwharness.verify.check_output import ELEMENT, IN_A_ROW, Attempt
+from kwharness.verify.check_output import ELEMENT, ELEMENTS, IN_A_ROW, Attempt
+from kwharness.verify.verification import Verification
 
-if TYPE_CHECKING:
-    from kwharness.verify.verify import Verification
-
-ELEMENTS = {"quick": 2, "certify": 4}  # one-element perturbations
 BOUNDARIES_IN_TURN = 3  # quick evaluations, of which nobody knows the one that asks about them
 # Rows of calls, of so many each.
 ROWS = {"quick": 2, "certify": 4}
@@ -64,7 +61,7 @@ def elements(v: Verification, candidate: CandidateClient) -> None:
         at = v.traits.structure(which).picked(target, secret_draws.secret())
         if at is None:
             continue
-        rms = correctness.scale_of(target).rms or 1.0
+        rms = norms.scale_of(target).rms or 1.0
         del target
         # An outlier may matter where a small change does not, and upwards only.
         for tried in [STEPS[1:], STEPS[1:]] if outlier else [STEPS]:
@@ -146,7 +143,7 @@ def _shows(
             if bool((a != b).any()):
                 return True
             continue
-        change = correctness.error_of(b, a, None).max
+        change = norms.error_of(b, a, None).max
         bound = correctness.bound_of(
             base.outputs[i], after.own[i], after.scales[i], v.calibration.floor(i).max
         ).max

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,9 +12,7 @@ from kwharness.numerics import families
 from kwharness.numerics.families import BASE
 from kwharness.verify import calibration, findings, secret_draws
 from kwharness.verify.check_output import Attempt
-
-if TYPE_CHECKING:
-    from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 
 def exact(v: Verification, candidate: CandidateClient, fresh: secret_draws.Fresh | None) -> None:

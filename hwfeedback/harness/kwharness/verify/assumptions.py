@@ -10,20 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from kwharness.clients.candidate_client import Answer, CandidateClient
-from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone
 from kwharness.clients.reference_client import ReferenceClient
-from kwharness.numerics import correctness
+from kwharness.numerics import correctness, norms
 from kwharness.numerics.correctness import Expected
 from kwharness.numerics.input_structure import FEW, Structure, shuffled
-
-if TYPE_CHECKING:
-    from kwharness.verify.calibration import Calibration
-    from kwharness.verify.verify import Verification
+from kwharness.verify.calibration import Calibration
 
 NO_NAN = (
     "takes for granted that no input is NaN: where one is, it gives what a number far away would "
@@ -255,7 +250,7 @@ def bear(reference: ReferenceClient, c: Calibration, case: Case) -> Borne | None
 
 
 def _mostly(skip: torch.Tensor | None) -> bool:
-    return skip is not None and correctness.count(skip) * 2 > skip.numel()
+    return skip is not None and norms.count(skip) * 2 > skip.numel()
 
 
 def wrong_on(c: Calibration, e: Expected, outputs: Sequence[torch.Tensor]) -> bool:
@@ -280,7 +275,7 @@ def probe(
         return borne
     for change in changes:
         for k, way in enumerate(change.ways):
-            case = way(base, _generator(base, seed))
+            case = way(base, generator(base, seed))
             if change.buffer:
                 reference.set_state(case.state)
             other = bear(reference, c, case)
@@ -292,143 +287,6 @@ def probe(
     return borne
 
 
-class NotStarted(Exception):
-    """A candidate's process did not come so far as to be asked; the message is a clause."""
-
-
-Start = Callable[[Sequence[torch.Tensor]], CandidateClient]
-WRONG = "it is wrong"
-
-
-class Asking:
-    """Asks one candidate, in processes of its own."""
-
-    def __init__(self, verification: Verification, start: Start) -> None:
-        """``start`` starts a process with these weights and buffers. Raises NotStarted."""
-        self._verification, self._start = verification, start
-        self._client: CandidateClient | None = None
-        self._plain: list[torch.Tensor] | None = None  # what it gives where nothing is changed
-        draw = verification.draws[0]
-        self._base = Case(draw.tree, list(draw.tensors), list(verification.state))
-        self._seed = verification.seed()
-
-    def told(self) -> list[str]:
-        """Returns what the candidate takes for granted, one sentence each."""
-        verification = self._verification
-        known = verification.calibration.assumptions
-        if not known:
-            return []
-        info = verification.reference.info
-        # What it has been right with as several seeds make it is no constant.
-        known_to_vary = {*verification.calibration.carried.names, *verification.by_seed}
-        fixed = constant(info, list(known_to_vary))
-        all_ = changes_of(
-            self._base,
-            verification.checker.input_names,
-            verification.traits.structures,
-            info["names"],
-            fixed,
-        )
-        asked = [(c, known[c.key]) for c in all_ if c.key in known]
-        inputs, buffers = ([x for x in asked if x[0].buffer == b] for b in (False, True))
-        try:
-            said = self._found(inputs)
-            self._end()
-            return said + self._found(buffers)
-        finally:
-            self._end()
-            if buffers:
-                verification.reference.set_state(verification.state)
-
-    def _found(self, changes: Sequence[tuple[Change, int]]) -> list[str]:
-        """At quick all is changed at once first: who is right then takes nothing for granted."""
-        failed = False
-        if self._verification.level == "quick" and len(changes) > 1:
-            why, _ = self._ask(self._changed(changes))
-            if why == "":
-                return []
-            failed = why is not None
-        told: list[str] = []
-        for change, way in changes:
-            if change.buffer:
-                self._end()  # it may keep what it made of the first ones that it saw
-            why, ignored = self._ask(self._changed([(change, way)]), change.ignorable)
-            if why:
-                told.append(change.told(ignored) + ("" if why == WRONG else f": {why}"))
-        if failed and not told:
-            names = ", ".join(c.name for c, _ in changes)
-            told.append(
-                f"is right only for inputs like those drawn: with {names} changed it is wrong"
-            )
-        return told
-
-    def _changed(self, changes: Sequence[tuple[Change, int]]) -> Case:
-        case = self._base
-        for change, way in changes:
-            case = change.ways[way](case, _generator(self._base, self._seed))
-        return case
-
-    def _ask(self, case: Case, ignorable: bool = False) -> tuple[str | None, bool]:
-        """Returns what the candidate does wrong on a case, "" where it is right, None where nothing
-        is known of it; and whether it gives what it gives where nothing is changed.
-        """
-        verification = self._verification
-        if case.state is not self._base.state:
-            verification.reference.set_state(case.state)
-        borne = bear(verification.reference, verification.calibration, case)
-        if borne is None:
-            return None, False
-        try:
-            client = self._process(case)
-            answer = self._forward(client, case, borne)
-            if answer.problem or answer.outside or self._wrong(case, borne.expected, answer):
-                return WRONG, ignorable and self._same(client, answer)
-            return "", False
-        except NotStarted as e:
-            return str(e), False
-        except WorkerError as e:
-            return f"it raises {e.type}", False
-        except WorkerFailure as e:
-            if e.client is not self._client:
-                raise
-            self._end()
-            return f"its process {e}" if isinstance(e, WorkerGone) else str(e), False
-
-    def _process(self, case: Case) -> CandidateClient:
-        if self._client is None:
-            self._client = self._start(case.state)
-        return self._client
-
-    def _forward(self, client: CandidateClient, case: Case, borne: Borne) -> Answer:
-        wanted = borne.expected.eager
-        assert wanted is not None
-        client.begin_forward(case.tree, case.tensors, wanted, borne.tree, borne.aliases)
-        return client.finish_forward()
-
-    def _wrong(self, case: Case, expected: Expected, answer: Answer) -> bool:
-        c = self._verification.calibration
-        if not wrong_on(c, expected, answer.outputs):
-            return False
-        self._verification.look_closer(case.tree, case.tensors, expected)
-        return wrong_on(c, expected, answer.outputs)
-
-    def _same(self, client: CandidateClient, answer: Answer) -> bool:
-        if self._plain is None:
-            reference = self._verification.reference
-            borne = bear(reference, self._verification.calibration, self._base)
-            if borne is None:
-                return False
-            self._plain = self._forward(client, self._base, borne).outputs
-        pairs = zip(self._plain, answer.outputs, strict=False)
-        return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
-
-    def _end(self) -> None:
-        if self._client is not None:
-            self._client.kill()
-            self._client.worker.wait(10)
-        self._client = self._plain = None
-
-
 def constant(info: dict[str, Any], carried: Sequence[str] = ()) -> list[bool]:
     """Returns which entries of a reference's state no forward and no training changes. ``carried``
     are the names of what a forward does change.
@@ -437,6 +295,7 @@ def constant(info: dict[str, Any], carried: Sequence[str] = ()) -> list[bool]:
     return [not (trained or moved or name in carried) for name, trained, moved in entries]
 
 
-def _generator(case: Case, seed: int) -> torch.Generator:
+def generator(case: Case, seed: int) -> torch.Generator:
+    """Returns a generator on the device of a case's tensors."""
     tensors = [*case.tensors, *case.state]
     return torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)

@@ -21,9 +21,9 @@ from kwharness.numerics import (
     families,
     few_terms,
     input_structure,
+    norms,
     orders,
 )
-from kwharness.numerics.correctness import Scale
 from kwharness.numerics.families import (
     BASE,
     BOUNDARIES,
@@ -38,6 +38,7 @@ from kwharness.numerics.families import (
     Traits,
 )
 from kwharness.numerics.input_structure import Structure
+from kwharness.numerics.norms import Scale
 from kwharness.numerics.orders import Line
 from kwharness.verify import assumptions, calibrate_family, calibration, secret_draws
 
@@ -268,8 +269,8 @@ def _relative_error(wide: Sequence[torch.Tensor], eager: Sequence[torch.Tensor])
     """Returns the largest root mean square error of an output, relative to that of the output."""
     found = 0.0
     for w, t in zip(wide, eager, strict=True):
-        if t.is_floating_point() and (size := correctness.scale_of(w).rms):
-            found = max(found, correctness.error_where_finite(t, w).rms / size)
+        if t.is_floating_point() and (size := norms.scale_of(w).rms):
+            found = max(found, norms.error_where_finite(t, w).rms / size)
     return found
 
 
@@ -284,9 +285,9 @@ def _unchanged(
         noise = c.families["base"].outputs[i]
         bound = correctness.bound_of(noise, Scale(), noise.scale, c.floor(i).max)
         wide = x.double()
-        error = correctness.error_of(y, wide, None)
+        error = norms.error_of(y, wide, None)
         if not math.isfinite(error.max):
-            error = correctness.error_of(y, wide, correctness.not_finite(wide))
+            error = norms.error_of(y, wide, norms.not_finite(wide))
         if error.max > bound.max or error.rms > bound.rms:
             return False
     return True

@@ -12,9 +12,10 @@ import torch
 from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.clients.reference_client import ReferenceClient, reshaped
-from kwharness.numerics import correctness, decision_sides, families
-from kwharness.numerics.correctness import Expected, Noise, Scale
+from kwharness.numerics import correctness, decision_sides, families, norms
+from kwharness.numerics.correctness import Expected, Noise
 from kwharness.numerics.families import BASE, ORDERED, Family, Traits
+from kwharness.numerics.norms import Scale
 from kwharness.numerics.rounding import LANES
 from kwharness.verify import calibration, secret_draws
 
@@ -174,9 +175,9 @@ class Calibrator:
         n.error.widen(e.own[i])
         if self._family.planted:
             _same_kinds("eager", e.eager[i], wide, self.problems)
-            nonfinite = correctness.not_finite(wide)
+            nonfinite = norms.not_finite(wide)
             return nonfinite if skip is None else skip | nonfinite
-        if skip is not None and correctness.count(skip) * 2 > skip.numel():
+        if skip is not None and norms.count(skip) * 2 > skip.numel():
             self.problems.append("eager itself is off or not finite on most elements")
         return skip
 
@@ -194,14 +195,14 @@ class Calibrator:
             eager = e.sources[i]
             if simulated and eager is not None and r["sources"][i] is not None:
                 a, b = r["sources"][i]["values"], eager["values"]
-                n.source = max(n.source, correctness.error_where_finite(a, b).max)
+                n.source = max(n.source, norms.error_where_finite(a, b).max)
             elif mode == "compile":
                 o = correctness.compare(got, e, i, n, 0.0)
                 if not o.passed and not o.unsettled:
                     problems.append(f"torch.compile gives other values: {o.reason}")
             return
         if mode.startswith("moved:"):
-            n.moved.widen(correctness.error_where_finite(got, wide, skip))
+            n.moved.widen(norms.error_where_finite(got, wide, skip))
             return
         if self._family.planted:
             forms = {"compile": "torch.compile", "scalar": "eager, one element at a time,"}
@@ -209,10 +210,10 @@ class Calibrator:
                 _same_kinds(forms[mode], got, wide, problems)
         if mode == "compile":
             wide = e.right(i, got)
-        error = correctness.error_of(got, wide, skip)
+        error = norms.error_of(got, wide, skip)
         if simulated and not math.isfinite(error.max):
-            lost = correctness.not_finite(got)
-            error = correctness.error_of(got, wide, lost if skip is None else skip | lost)
+            lost = norms.not_finite(got)
+            error = norms.error_of(got, wide, lost if skip is None else skip | lost)
         if math.isfinite(error.max):
             far = correctness.OFF * e.scales[i].rms
             if mode == "compile" and error.max > max(far, 100 * known):
@@ -294,11 +295,11 @@ def rows_apart(
 def _the_same(got: torch.Tensor, wide: torch.Tensor, scale: Scale) -> bool:
     if got.shape != wide.shape:
         return False
-    off = correctness.error_of(got, wide, None)
+    off = norms.error_of(got, wide, None)
     if not math.isfinite(off.max):  # as it is where both are finite
         if not torch.equal(*map(correctness.kinds, (got, wide))):
             return False
-        off = correctness.error_where_finite(got, wide)
+        off = norms.error_where_finite(got, wide)
     return off.max <= SAME_IN_PARTS * scale.max and off.rms <= SAME_IN_PARTS * scale.rms
 
 

@@ -12,13 +12,14 @@ from kwharness.model.state import NOTHING, Carried
 from kwharness.numerics import (
     correctness,
 )
-from kwharness.numerics.correctness import Noise, Scale
+from kwharness.numerics.correctness import Noise
 from kwharness.numerics.families import (
     FEW_TERMS,
     Axis,
     Traits,
 )
 from kwharness.numerics.input_structure import Structure
+from kwharness.numerics.norms import Scale
 from kwharness.numerics.orders import Line
 
 CALIBRATION = 19  # version of what is kept: part of its check

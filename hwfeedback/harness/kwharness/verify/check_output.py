@@ -10,8 +10,9 @@ import torch
 
 from kwharness.clients.candidate_client import Answer, CandidateClient
 from kwharness.numerics import correctness, families
-from kwharness.numerics.correctness import Expected, Outcome, Scale
+from kwharness.numerics.correctness import Expected, Outcome
 from kwharness.numerics.families import BASE, PLANTED
+from kwharness.numerics.norms import Scale
 from kwharness.verify import calibrate, calibration, findings, secret_draws
 from kwharness.verify.oracle import Oracle
 
@@ -20,6 +21,7 @@ NEAR = 3.0
 ELSEWHERE = 2  # more draws on which nobody may take NaN for Inf who did on one
 REDRAWN = 8  # draws on which somebody is wrong by what decisions may do, before it is wrong
 ELEMENT = "one_element"
+ELEMENTS = {"quick": 2, "certify": 4}  # one-element perturbations
 IN_A_ROW = "in_a_row"
 IN_A_ROW_SAYS = "after calls in a row, its state not put back"
 

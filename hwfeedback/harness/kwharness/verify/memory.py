@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,12 +23,30 @@ from kwharness.verify.check_output import Attempt, Checker
 from kwharness.verify.oracle import Oracle, Varied
 
 
-def oracle_of(reference: ReferenceClient, calibration: calibration.Calibration) -> Oracle:
+class CheckingOracle(Oracle):
+    """An oracle that also has a candidate checked, in an order for which there is memory."""
+
+    @abstractmethod
+    def check_all(
+        self,
+        checker: Checker,
+        candidate: CandidateClient,
+        jobs: Iterator[secret_draws.Job],
+        wanted: set[str],
+    ) -> tuple[list[Any], list[Varied]]:
+        """Checks one job after the other, the base draws first. Raises Failed.
+
+        Returns what is remembered of the first answer, and a job that passed of each wanted family,
+        with what is right where there is room for it.
+        """
+
+
+def oracle_of(reference: ReferenceClient, calibration: calibration.Calibration) -> CheckingOracle:
     """Returns the oracle of a reference, which is told whether memory is spared."""
     return (OneByOne if reference.sparing else InMemory)(reference, calibration)
 
 
-class InMemory(Oracle):
+class InMemory(CheckingOracle):
     """There is room for the expected values of several draws, and for two processes at work."""
 
     growth = 2.0
@@ -180,7 +199,7 @@ def _keep(
         varied.append((job, expected.private()))
 
 
-class OneByOne(Oracle):
+class OneByOne(CheckingOracle):
     """Memory is spared: nothing is held of one job while the next is checked."""
 
     growth = 1.1

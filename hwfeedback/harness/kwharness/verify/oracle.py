@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kwharness.clients.candidate_client import Answer, CandidateClient
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.clients.reference_client import ReferenceClient
-from kwharness.numerics import correctness, decision_sides, planted_nan
-from kwharness.numerics.correctness import Expected, Outcome, Scale
+from kwharness.numerics import correctness, decision_sides, norms, planted_nan
+from kwharness.numerics.correctness import Expected, Outcome
 from kwharness.numerics.families import BASE, PLANTED, Family
+from kwharness.numerics.norms import Scale
 from kwharness.verify import calibrate_family, calibration, secret_draws
-
-if TYPE_CHECKING:
-    from kwharness.verify.check_output import Checker
 
 Varied = tuple[secret_draws.Job, Expected | None]
 
@@ -126,22 +124,6 @@ class Oracle(ABC):
         expected: Expected | None = None,
     ) -> tuple[Answer, Expected]:
         """Runs reference and candidate on the same inputs."""
-
-    @abstractmethod
-    def check_all(
-        self,
-        checker: Checker,
-        candidate: CandidateClient,
-        jobs: Iterator[secret_draws.Job],
-        wanted: set[str],
-    ) -> tuple[list[Any], list[Varied]]:
-        """Checks one job after the other, the base draws first. Raises Failed.
-
-        Returns what is remembered of the first answer, and a job that passed of each wanted family,
-        with what is right where there is room for it.
-        """
-
-    # What to compare.
 
     def job(
         self,
@@ -281,7 +263,7 @@ class Oracle(ABC):
                 for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
                     if a.is_floating_point():
                         skip = expected.skips[n] if expected.skips else None
-                        known[n].widen(correctness.error_where_finite(b, a, skip))
+                        known[n].widen(norms.error_where_finite(b, a, skip))
                     del b
                 del r  # or it is still there while the next answer is made
 

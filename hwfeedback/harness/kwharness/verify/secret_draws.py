@@ -16,9 +16,9 @@ from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine.device import Device
 from kwharness.model.construction import SPREAD
 from kwharness.numerics import (
-    correctness,
     families,
     input_structure,
+    norms,
 )
 from kwharness.numerics.families import (
     Family,
@@ -201,7 +201,7 @@ def perturbed(
         if not may or not t.is_floating_point() or not t.numel():
             out.append(t)
             continue
-        rms = correctness.scale_of(t).rms or 1.0
+        rms = norms.scale_of(t).rms or 1.0
         moves = torch.randn(t.shape, generator=g, device=t.device).mul_(SPREAD * rms)
         now = moves.to(t.dtype).add_(t)
         out.append(now.abs_() if bool((t >= 0).all()) and bool(t.any()) else now)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.numerics.families import BASE, FAMILIES
 from kwharness.verify import calibrate, secret_draws
-
-if TYPE_CHECKING:
-    from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among the timed calls
 

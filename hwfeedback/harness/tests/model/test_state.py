@@ -14,8 +14,9 @@ from test_master_rule import Compiled
 
 from kwharness.model import slots, state
 from kwharness.model.state import Carried, Carrier
+from kwharness.verify import verify
 from kwharness.verify.calibration import Calibration
-from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 CASES = pathlib.Path(__file__).parents[1] / "cases" / "state"
 
@@ -451,7 +452,7 @@ def test_the_compiled_reference_is_right(evaluator: Evaluator, name: str) -> Non
         verification = Verification(reference, calibration, "quick")
         verification.prepare()
         candidate.set_state(verification.state)
-        report = verification.run(Compiled(candidate, "compile"))  # type: ignore[arg-type]
+        report = verify.run(verification, Compiled(candidate, "compile"))  # type: ignore[arg-type]
         assert all(f["passed"] for f in report.to_json()["families"] if f["gates"])
     finally:
         reference.kill()

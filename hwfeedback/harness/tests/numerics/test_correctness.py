@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kwharness.base import trees
 from kwharness.clients import candidate_client
-from kwharness.numerics import correctness, families
-from kwharness.numerics.correctness import Expected, Noise, Scale, compare, complete
+from kwharness.numerics import correctness, families, norms
+from kwharness.numerics.correctness import Expected, Noise, compare, complete
+from kwharness.numerics.norms import Scale
 from kwharness.numerics.planted_nan import Effect
 from kwharness.numerics.rounding import SUM_UNIT, Float32Noise, Sources, one_ulp
 from kwharness.verify import secret_draws
@@ -26,9 +27,9 @@ def softmax_case(rows: int = 64, columns: int = 1024) -> tuple[torch.Tensor, Exp
         noisy = torch.softmax(x.double(), -1)
     moved = torch.softmax(one_ulp([x], 2)[0], -1)
     n = Noise(
-        error=correctness.error_of(noisy, wide, None),
-        moved=correctness.error_of(moved, wide, None),
-        scale=correctness.scale_of(wide),
+        error=norms.error_of(noisy, wide, None),
+        moved=norms.error_of(moved, wide, None),
+        scale=norms.scale_of(wide),
     )
     return x, complete(Expected([wide], [torch.softmax(x, -1)], [None])), n
 
@@ -46,16 +47,16 @@ def floor_of(n: Noise) -> float:
 
 
 def test_masks_are_counted_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(correctness, "CHUNK", 5)
+    monkeypatch.setattr(norms, "CHUNK", 5)
     for shape in ((3, 7), (0,), (1,)):
         for seed in range(20):
             g = torch.Generator().manual_seed(seed)
             mask = torch.rand(shape, generator=g) < seed / 40
             where = mask.reshape(-1).nonzero().view(-1).tolist()
-            assert correctness.count(mask) == len(where)
-            assert correctness.first(mask) == (where[0] if where else -1)
+            assert norms.count(mask) == len(where)
+            assert norms.first(mask) == (where[0] if where else -1)
             turned = mask.t() if mask.dim() == 2 else mask
-            assert correctness.count(turned) == len(where)
+            assert norms.count(turned) == len(where)
 
 
 ODD = [0.0, 1.0, -3e38, 1e-300, 1e200, math.nan, math.inf, -math.inf]
@@ -65,9 +66,9 @@ ODD = [0.0, 1.0, -3e38, 1e-300, 1e200, math.nan, math.inf, -math.inf]
 def test_a_gpu_that_is_asked_once_says_the_same(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(correctness, "CHUNK", 5)
-    monkeypatch.setattr(correctness, "GPU_CHUNK", 5)
-    by_chunks, asked_once = correctness._over_chunks, correctness._asked_once
+    monkeypatch.setattr(norms, "CHUNK", 5)
+    monkeypatch.setattr(norms, "GPU_CHUNK", 5)
+    by_chunks, asked_once = norms._over_chunks, norms._asked_once
     given_up = []
 
     def both(*args: Any) -> Scale:
@@ -79,7 +80,7 @@ def test_a_gpu_that_is_asked_once_says_the_same(
             assert not math.isfinite(found.max) and not math.isfinite(found.rms)
         return expected
 
-    monkeypatch.setattr(correctness, "_over_chunks", both)
+    monkeypatch.setattr(norms, "_over_chunks", both)
     for seed in range(60):
         g = torch.Generator().manual_seed(seed)
         a, b = (torch.randn(shape, generator=g, dtype=torch.float64) for _ in range(2))
@@ -87,11 +88,11 @@ def test_a_gpu_that_is_asked_once_says_the_same(
         which = torch.randint(0, len(ODD), shape, generator=g)
         a = torch.where(odd, torch.tensor(ODD, dtype=torch.float64)[which], a)
         skip = torch.rand(shape, generator=g) < 0.2
-        correctness.scale_of(a)
+        norms.scale_of(a)
         for got in (b, b.float()):
-            correctness.error_of(got, a, None)
-            correctness.error_of(got, a, skip)
-            correctness.error_where_finite(got, a, skip)
+            norms.error_of(got, a, None)
+            norms.error_of(got, a, skip)
+            norms.error_where_finite(got, a, skip)
     assert True in given_up and False in given_up
 
 
@@ -129,7 +130,7 @@ def test_one_wrong_integer_of_thousands_is_wrong() -> None:
 def test_fourteen_bits_are_too_few_where_nothing_rounds() -> None:
     wide = 1 + torch.rand(4096, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     e = complete(Expected([wide], [wide.float()], [None]))
-    n = Noise(scale=correctness.scale_of(wide))
+    n = Noise(scale=norms.scale_of(wide))
     assert compare(wide.float(), e, 0, n, floor_of(n)).passed
     assert not compare((wide * (1 + 2**-14)).float(), e, 0, n, floor_of(n)).passed
 
@@ -183,7 +184,7 @@ def test_tf32_products_are_wrong_and_blocked_ones_right(k: int) -> None:
     wide = a.double() @ b.double()
     with Float32Noise(1):
         noisy = a.double() @ b.double()
-    n = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+    n = Noise(error=norms.error_of(noisy, wide, None), scale=norms.scale_of(wide))
     e = complete(Expected([wide], [a @ b], [None]))
 
     def tf32(t: torch.Tensor) -> torch.Tensor:
@@ -205,7 +206,7 @@ def test_a_scalar_mean_has_no_lucky_bound() -> None:
         wide = x.double().mean()
         with Float32Noise(seed):
             noisy = x.double().mean()
-        n = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+        n = Noise(error=norms.error_of(noisy, wide, None), scale=norms.scale_of(wide))
         e = complete(Expected([wide], [x.mean()], [None]))
         lanes = x.view(-1, 32)
         total = torch.zeros(32)
@@ -217,12 +218,12 @@ def test_a_scalar_mean_has_no_lucky_bound() -> None:
 
 def test_error_of_leaves_its_arguments_alone() -> None:
     a, b = torch.ones(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-    assert correctness.error_of(a, b, None) == Scale(1.0, 1.0)
+    assert norms.error_of(a, b, None) == Scale(1.0, 1.0)
     assert bool((a == 1).all()) and bool((b == 0).all())
-    assert correctness.error_of(torch.tensor([math.nan]), b[:1], None).max == math.inf
-    assert correctness.scale_of(
-        torch.tensor([3e200, 4e200], dtype=torch.float64)
-    ).rms == pytest.approx(math.sqrt(12.5) * 1e200)
+    assert norms.error_of(torch.tensor([math.nan]), b[:1], None).max == math.inf
+    assert norms.scale_of(torch.tensor([3e200, 4e200], dtype=torch.float64)).rms == pytest.approx(
+        math.sqrt(12.5) * 1e200
+    )
 
 
 def test_elements_that_the_reference_gets_wrong_are_skipped_and_counted() -> None:
@@ -356,7 +357,7 @@ def test_products_err_with_every_factor(coherent: bool) -> None:
     wide = x.double().prod()
     with Float32Noise(1, coherent=coherent):
         noisy = x.double().prod()
-    n = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+    n = Noise(error=norms.error_of(noisy, wide, None), scale=norms.scale_of(wide))
     e = complete(Expected([wide], [wide.float()], [None]))
     squared = x.clone()
     while squared.numel() > 1:
@@ -437,7 +438,7 @@ def test_noise_covers_long_sums_in_few_lanes(sums: Any) -> None:
             noisy = sums(x.double())
     finally:
         torch.set_default_dtype(torch.float32)
-    relative = correctness.error_of(noisy, wide, None).max / correctness.scale_of(wide).max
+    relative = norms.error_of(noisy, wide, None).max / norms.scale_of(wide).max
     assert 1e-7 < relative < 1e-3
 
 
@@ -481,7 +482,7 @@ def test_long_products_of_equal_numbers_may_err_as_sums_in_lanes_do(product: Any
     wide = product(a.double(), b.double())
     with Float32Noise(1, coherent=True):
         noisy = product(a.double(), b.double())
-    noise = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+    noise = Noise(error=norms.error_of(noisy, wide, None), scale=norms.scale_of(wide))
     e = complete(Expected([wide], [wide.float()], [None]))
     added = torch.zeros(32)
     for terms in (a[0] * b[:, 0]).view(-1, 32):
@@ -511,13 +512,13 @@ class Allocated(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         given = {t.data_ptr() for t in [*args, *(kwargs or {}).values()] if torch.is_tensor(t)}
         for t in out if isinstance(out, (tuple, list)) else [out]:
-            if torch.is_tensor(t) and t.numel() > correctness.CHUNK and t.data_ptr() not in given:
+            if torch.is_tensor(t) and t.numel() > norms.CHUNK and t.data_ptr() not in given:
                 self.bytes += t.numel() * t.element_size()
         return out
 
 
 def test_huge_outputs_are_compared_without_others_beside_them() -> None:
-    n = 5 * correctness.CHUNK + 3
+    n = 5 * norms.CHUNK + 3
     x = torch.randn(n, generator=torch.Generator().manual_seed(0))
     x[[7, -1]] = torch.tensor([math.nan, math.inf])
     wide = x.double()
@@ -532,7 +533,7 @@ def test_huge_outputs_are_compared_without_others_beside_them() -> None:
         return seen.bytes / n
 
     assert bytes_of(lambda: torch.add(x, x)) == 4
-    assert bytes_of(lambda: correctness.scale_of(wide)) == 0
+    assert bytes_of(lambda: norms.scale_of(wide)) == 0
     assert bytes_of(lambda: correctness.untrusted(x, wide, Scale(1.0, 1.0))) == 1
     assert bytes_of(lambda: correctness.kinds(wide)) == 1
     assert bytes_of(lambda: complete(Expected([wide], [x], [None]))) == 1
@@ -568,7 +569,7 @@ def test_families_are_what_they_say() -> None:
 
 
 def test_a_quick_yes_needs_every_element() -> None:
-    n = 2 * correctness.CHUNK
+    n = 2 * norms.CHUNK
     eager = torch.zeros(n)
     eager[3] = math.nan
     got = eager.clone()
@@ -583,12 +584,12 @@ def test_a_quick_yes_needs_every_element() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_runs_are_close_or_not_chunk_by_chunk(dtype: torch.dtype) -> None:
     g = torch.Generator().manual_seed(3)
-    a = torch.randn(3 * correctness.CHUNK + 7, generator=g).mul(300).to(dtype)
+    a = torch.randn(3 * norms.CHUNK + 7, generator=g).mul(300).to(dtype)
     a[5], a[9] = math.nan, math.inf
     assert correctness.close(a, a.clone())
     near = a.double() * (1 + 4e-6)
     assert correctness.close(a.double(), near)
-    for at in (0, correctness.CHUNK, a.numel() - 1):
+    for at in (0, norms.CHUNK, a.numel() - 1):
         other = a.clone()
         other[at] += 1
         assert not correctness.close(a, other)

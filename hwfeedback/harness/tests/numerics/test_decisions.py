@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kwharness.attribution import trace
-from kwharness.numerics import correctness, decision_sides, decisions, rounding
+from kwharness.numerics import correctness, decision_sides, decisions, norms, rounding
 from kwharness.numerics.correctness import Expected, Noise
 from kwharness.task import operator_counts
 
@@ -278,7 +278,7 @@ def test_only_what_a_decision_changes_is_let_pass() -> None:
         return correctness.complete(e)
 
     def outcome(e: Expected, got: torch.Tensor) -> correctness.Outcome:
-        noise = Noise(correctness.Scale(3e-6, 3e-6), correctness.Scale(), e.scales[0])
+        noise = Noise(norms.Scale(3e-6, 3e-6), norms.Scale(), e.scales[0])
         return correctness.compare(got.float(), e, 0, noise, 1e-6)
 
     wrapped = expected(lambda x: torch.remainder(3.3 * x, 1.0))

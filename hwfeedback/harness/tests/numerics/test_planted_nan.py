@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from kwharness.numerics import planted_nan
-from kwharness.numerics.correctness import Expected, Noise, Outcome, Scale, compare, complete
+from kwharness.numerics.correctness import Expected, Noise, Outcome, compare, complete
+from kwharness.numerics.norms import Scale
 
 F = Callable[..., torch.Tensor]
 NAN, INF = math.nan, math.inf

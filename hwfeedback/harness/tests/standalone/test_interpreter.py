@@ -261,15 +261,15 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
         begin(self, trial, beside=beside)
 
     monkeypatch.setattr(ExportedFile, "begin", kept)
-    run = verify.Verification.run
+    run = verify.run
     lacking = [True]
 
-    def fails(self: Any, candidate: Any, *more: Any) -> Any:
+    def fails(v: Any, candidate: Any, *more: Any) -> Any:
         if lacking and lacking.pop():
             raise WorkerError({"type": "OutOfMemoryError", "message": "no memory"}, candidate)
-        return run(self, candidate, *more)
+        return run(v, candidate, *more)
 
-    monkeypatch.setattr(verify.Verification, "run", fails)
+    monkeypatch.setattr(verify, "run", fails)
     v = evaluator.verdict(REFERENCE, KERNEL, "certify", built=True, cold=True)
     assert (v["status"], begun) == ("certified", [True, False]), v["reason"]
     assert "the first time it ran out of memory" in v["evidence"][0]

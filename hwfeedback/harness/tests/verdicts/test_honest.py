@@ -24,6 +24,7 @@ from kwharness.referee import called, construction_seeds
 from kwharness.referee.builds import Builds
 from kwharness.referee.program import Program
 from kwharness.referee.trial import Trial
+from kwharness.verify import verify
 from kwharness.verify.calibrate import calibrate
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.findings import Failed
@@ -196,7 +197,7 @@ class Suite:
                 else:
                     workers[-1].set_state(reference.info["names"], trial.made.state)
                 try:
-                    trial.verification.run(workers[-1], fresh)
+                    verify.run(trial.verification, workers[-1], fresh)
                 except Failed as failed:
                     reasons.append(str(failed))
         finally:

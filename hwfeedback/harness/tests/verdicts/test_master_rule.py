@@ -20,9 +20,10 @@ from kwharness.build import source
 from kwharness.clients.candidate_client import Answer
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.process.fork_client import ForkServer
+from kwharness.verify import verify
 from kwharness.verify.calibrate import calibrate
 from kwharness.verify.calibration import Calibration
-from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 EXAMPLES = pathlib.Path(__file__).parents[4] / "examples"
 HONEST = pathlib.Path(__file__).parents[1] / "honest"
@@ -151,7 +152,7 @@ def compiled_passes(bench: Bench, name: str, level: str) -> None:
             verification = Verification(reference, calibration, level)
             verification.prepare()
             candidate.set_state(verification.state)
-            report = verification.run(Compiled(candidate, mode))  # type: ignore[arg-type]
+            report = verify.run(verification, Compiled(candidate, mode))  # type: ignore[arg-type]
             explained(report.to_json()["families"])
         finally:
             reference.kill()

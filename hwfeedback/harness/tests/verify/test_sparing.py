@@ -49,6 +49,7 @@ from kwharness.verify import (
     check_output,
     secret_draws,
     timed_calls,
+    verification,
     verify,
 )
 from kwharness.verify.calibration import Calibration
@@ -114,7 +115,7 @@ def form(forward: str, task: str = SMALL) -> str:
 @contextmanager
 def with_candidate(
     evaluator: Evaluator,
-) -> Iterator[tuple[verify.Verification, candidate_client.CandidateClient]]:
+) -> Iterator[tuple[verification.Verification, candidate_client.CandidateClient]]:
     """A verification that is prepared, and a candidate that is right."""
     with prepared(evaluator, SMALL) as e:
         v = e.verification
@@ -139,7 +140,7 @@ def test_inputs_of_families_are_made_again(evaluator: Evaluator) -> None:
     with prepared(evaluator, SMALL) as e:
         v = e.verification
         seen = 0
-        for job in v._jobs():
+        for job in verify._jobs(v):
             if job.again is not None:
                 made = job.remade().inputs
                 assert isinstance(made, list) and len(job.again) == len(made)
@@ -568,7 +569,7 @@ def test_blocks_stay_while_there_is_room(
         with monkeypatch.context() as m:
             m.setattr(device.Cpu, "room", room)
             m.setattr(client, "private", counted)
-            v._check_all(candidate)
+            verify._check_all(v, candidate)
         assert came[0] < 12 if much > 99 else came[0] > 15, "blocks"
         kept = [n for n in ("draw", "out0", "out1") if v.reference._room[n]]
         assert bool(kept) == (much > 99), "where there is no room any more nothing is kept"
@@ -620,8 +621,8 @@ def test_a_closer_look_is_not_written_over(
     with with_candidate(evaluator) as (v, candidate), monkeypatch.context() as m:
         m.setattr(device.Cpu, "room", lambda _: (1 << 60, 1 << 62))
         m.setattr(check_output.Checker, "check", closely)
-        v._check_all(candidate)
-    assert len(seen) == verify.BASE_SEEDS["quick"]
+        verify._check_all(v, candidate)
+    assert len(seen) == verification.BASE_SEEDS["quick"]
     assert all(moved > 0 and same for moved, same in seen)
 
 
@@ -821,7 +822,9 @@ def test_one_thing_after_the_other(evaluator: Evaluator, monkeypatch: pytest.Mon
     monkeypatch.setattr(secret_draws, "ROOMY", (math.inf, math.inf))
     with prepared(evaluator, SMALL) as e:
         candidate = Counted(e.verification.reference)
-        e.verification._repeat_first(candidate, e.verification._check_all(candidate))
+        verify._repeat_first(
+            e.verification, candidate, verify._check_all(e.verification, candidate)
+        )
         assert candidate.most == 0
         candidate.met.clear()
         e.verification.oracle.both(candidate, *e.verification.draws[0].get())

@@ -23,11 +23,11 @@ from kwharness.referee.faults import Fault, faults
 from kwharness.referee.program import Program
 from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
-from kwharness.verify import calibrate, check_output, secret_draws, verify
+from kwharness.verify import calibrate, check_output, secret_draws, verification
 from kwharness.verify import timed_calls as checks
 from kwharness.verify.calibration import Calibration
 from kwharness.verify.oracle import Oracle
-from kwharness.verify.verify import Verification
+from kwharness.verify.verification import Verification
 
 
 def task_of(forward: str, inputs: str, init: str = "", arguments: str = "x") -> str:
@@ -506,7 +506,7 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
     v = evaluator.verdict(SCALED, eager(SCALED), level)
     assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
     base = v["correctness"]["families"][0]
-    assert base["seeds"] == verify.BASE_SEEDS[level]
+    assert base["seeds"] == verification.BASE_SEEDS[level]
     v = evaluator.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT), level)
     assert v["status"] == "wrong"
     monkeypatch.setattr(secret_draws, "KEPT_BYTES", 0)
