@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl import bootstrap, policy, supervised, trajectories
+from rl import policy, supervised, trajectories
 from rl.batch import rows_of
 from rl.errors import BadInput
 from rl.metrics import answers, looping
+from rl.pairs import read_pairs, rows_of_pairs
 from rl.settings import Optimiser, require
 from rl.stage import Stage
 from rl.supervised import Supervised
@@ -94,7 +95,7 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
     tokenizer = policy.load_tokenizer(base)
     found = trajectories.read(settings.trajectories, len(tokenizer))
     kept, why = select(found, settings.above, settings.per_task)
-    pairs = [p for path in settings.pairs for p in bootstrap.read_pairs(Path(path))]
+    pairs = [p for path in settings.pairs for p in read_pairs(Path(path))]
     counts = {"episodes": len(found), "kept": len(kept), "left_out": why, "pairs": len(pairs)}
     stage.tell("start", stage="rft", **counts)
     if not kept and not pairs and settings.may_be_none:
@@ -105,7 +106,7 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
             "collect more, or train the policy before that",
         )
     rows = [r for i, e in enumerate(kept) for r in rows_of(e, i)]
-    done = supervised.train(rows + bootstrap.rows_of(pairs, tokenizer), base, settings, stage)
+    done = supervised.train(rows + rows_of_pairs(pairs, tokenizer), base, settings, stage)
     return {**counts, **done}
 
 

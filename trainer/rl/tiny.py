@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from rl import policy
+from rl.pairs import read_pairs, texts_of
 from rl.settings import require
 
 STEP = 16  # between widths
@@ -34,7 +35,7 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Settings:
-    """``corpus``: JSON lines with prompt and answer, as bootstrap reads them. ``parameters``: about
+    """``corpus``: JSON lines with prompt and answer, as pairs.py reads them. ``parameters``: about
     how many, 0.1 to 4 million by intent. ``context``: the longest sequence.
     """
 
@@ -147,8 +148,6 @@ def make(
 
 def run(settings: Settings, stage: Any) -> dict[str, Any]:
     """Makes what the settings ask for."""
-    from rl.bootstrap import read_pairs, texts_of
-
     texts = texts_of(read_pairs(Path(settings.corpus)))
     folder = Path(settings.out) / "policy"
     made = make(

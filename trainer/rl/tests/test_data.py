@@ -15,7 +15,7 @@ import pytest
 import torch
 from doubles import CORPUS
 
-from rl import bootstrap, estimate, metrics, rft, tiny, trajectories
+from rl import estimate, metrics, rft, tiny, trajectories
 from rl.batch import number, rows_of
 from rl.chat import Chat
 from rl.episodes import Environment, Limits, play
@@ -23,6 +23,7 @@ from rl.errors import BadInput, Stopped
 from rl.estimate import Estimator
 from rl.guards import Bounds, Guard
 from rl.http import Client
+from rl.pairs import Pair, read_pairs, rows_of_pairs
 from rl.sampler import Completion
 from rl.tasks import Curriculum, Task, TaskOrder, read_tasks
 from rl.trajectories import Episode, Sample
@@ -392,14 +393,14 @@ def test_bad_pairs_are_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(line)
     with pytest.raises(BadInput, match=r"pairs.jsonl, line 1 is no pair"):
-        bootstrap.read_pairs(path)
+        read_pairs(path)
 
 
 def test_a_pair_teaches_the_answer_and_its_end() -> None:
     tokenizer = tiny.train_tokenizer(CORPUS, 260)
-    pair = bootstrap.Pair([{"role": "user", "content": "hi"}], "yes")
-    [row] = bootstrap.rows_of([pair], tokenizer)
-    [whole] = bootstrap.rows_of([pair], tokenizer, whole=True)
+    pair = Pair([{"role": "user", "content": "hi"}], "yes")
+    [row] = rows_of_pairs([pair], tokenizer)
+    [whole] = rows_of_pairs([pair], tokenizer, whole=True)
     assert (whole.ids, whole.start, whole.count) == (row.ids, 1, len(row.ids) - 1)
     assert tokenizer.decode(row.ids[: row.start]) == (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
