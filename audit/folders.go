@@ -178,6 +178,9 @@ func (f *finder) files(path string) error {
 	}
 	if f.candidates[path] = len(s.runs)+len(s.published()) > 0; !f.candidates[path] {
 		f.bare = append(f.bare, s.sources...)
+		if files := slices.Sorted(slices.Values(append(s.rest, s.broken...))); len(files) > 0 && len(s.references) == 0 {
+			f.left.add(f.base, files)
+		}
 	}
 	for _, p := range tables {
 		read := func(string) error { return nil }
