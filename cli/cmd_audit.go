@@ -28,7 +28,7 @@ type auditCmd struct {
 	Strict     bool     `name:"strict-inputs" help:"What a candidate takes for granted of its inputs makes it wrong, and is not only told."`
 	Only       []string `help:"Only candidates whose paths match: 'runs/mine/*'." placeholder:"PATTERN" sep:","`
 	Limit      int      `help:"Only the first so many pairs." placeholder:"N"`
-	Again      bool     `help:"Judge all anew, whatever is recorded."`
+	Again      bool     `help:"Evaluate all anew, whatever is recorded."`
 	Out        string   `help:"Write the page (audit.html, audit.md) into this folder; else below the data folder." placeholder:"DIR" type:"path" predictor:"dir"`
 	Show       int64    `help:"Print the audit of this number again; nothing is evaluated." placeholder:"AUDIT"`
 	deviceFlags

@@ -65,13 +65,23 @@ func (c exportCmd) Run(a *app) error {
 		})
 	}
 	said := fmt.Sprintf("written: %s (round %d of run %d, certified)\n", report.Line(a.shown(c.Out)), r.Index, c.ID)
-	if figures := report.Measured(v); figures != "" {
-		said += figures + "\n"
-	}
+	said += figuresOf(v)
 	if v.Speedup.Slower() {
 		said += fmt.Sprintf("take care: it is slower than %s, which is the better choice\n", report.Against(v.Speedup))
 	}
 	return a.printf("%s", said)
+}
+
+// figuresOf is the lines with what a verdict measured, and with what their marks mean.
+func figuresOf(v kernelwright.Verdict) string {
+	said := ""
+	if figures := report.Measured(v); figures != "" {
+		said = figures + "\n"
+	}
+	for _, mark := range report.Marks(v.Speedup) {
+		said += mark + "\n"
+	}
+	return said
 }
 
 // chosen returns the round that is asked for, or says why its kernel cannot be had.

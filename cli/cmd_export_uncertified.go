@@ -28,9 +28,7 @@ func (c exportCmd) uncertified(a *app, d report.Data, r kernelwright.Round) erro
 		})
 	}
 	said := fmt.Sprintf("written: %s (round %d of run %d, not certified: %s)\n", report.Line(a.shown(c.Out)), r.Index, c.ID, report.Standing(v))
-	if figures := report.Measured(v); figures != "" {
-		said += figures + ", measured quickly\n"
-	}
+	said += figuresOf(v)
 	reference := "REFERENCE"
 	if d.Run.Path != "" {
 		reference = short(d.Run.Path)

@@ -25,11 +25,8 @@ func Withheld(r kernelwright.Round) string {
 func Uncertified(d Data, r kernelwright.Round, text string) string {
 	v := r.Verdict
 	said := Standing(v)
-	if v.CandidateMS > 0 {
-		said += ", " + Milliseconds(v.CandidateMS)
-	}
-	if s := v.Speedup; s != nil {
-		said += fmt.Sprintf(", %.2fx [%.2f, %.2f] against %s (95 %% interval)", s.Value, s.Low, s.High, Line(s.Against))
+	if figures := FiguresOf(v); figures != "" {
+		said += ", " + figures
 	}
 	lines := []string{
 		"NOT CERTIFIED. No certificate belongs to this file, and no figure here is a certified one.",
