@@ -131,12 +131,17 @@ type finder struct {
 	candidates map[string]bool // folders that have candidates
 	bare       []string        // sources beside which there is none
 	left       leftOut
+	ours       []string // files NAME.best.py, which are no candidates of others
 }
 
 // none says that there are no pairs, and what lies there in their place.
 func (f *finder) none(path string) error {
 	if f.left.files > 0 {
 		return nothing(fmt.Sprintf("there are no pairs in %s: %s", path, f.left.said()), expected+"; docs/audit.md has the layouts")
+	}
+	if len(f.ours) > 0 {
+		return nothing(fmt.Sprintf("there are no pairs in %s but files that kernelwright wrote, such as %s", path, filepath.Base(f.ours[0])),
+			"`kernelwright verify FILE` holds one against its certificate, `kernelwright eval REFERENCE FILE` evaluates it")
 	}
 	return nothing("there are no pairs of a reference and a candidate in "+path, "it takes "+Layouts)
 }

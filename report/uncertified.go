@@ -7,6 +7,12 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
+// uncertifiedMark begins a file that is not certified.
+const uncertifiedMark = "# NOT CERTIFIED. "
+
+// SaysUncertified reports whether a file says of itself that it is not certified.
+func SaysUncertified(text string) bool { return strings.HasPrefix(text, uncertifiedMark) }
+
 // Withheld says why a round's kernel cannot be exported without a certificate; empty
 // where it can: its verdict is correct, and nobody has found it not to hold.
 func Withheld(r kernelwright.Round) string {
@@ -29,12 +35,12 @@ func Uncertified(d Data, r kernelwright.Round, text string) string {
 		said += ", " + figures
 	}
 	lines := []string{
-		"NOT CERTIFIED. No certificate belongs to this file, and no figure here is a certified one.",
+		"No certificate belongs to this file, and no figure here is a certified one.",
 		"It is as the Coder wrote it, with what it needs of kernelwright.",
 		fmt.Sprintf("ModelNew stands for Model of %s.py: round %d of run %d, on %s.", Line(d.Task.Name), r.Index, d.Run.ID, Line(d.Run.Device)),
 		"Verdict: " + said + ".",
 		"It checks no shapes, types or devices, and it computes no gradients: call it under torch.no_grad().",
 		"`kernelwright eval REFERENCE THIS_FILE --level certify --export OUT.py` certifies it.",
 	}
-	return "# " + strings.Join(lines, "\n# ") + "\n\n" + strings.TrimPrefix(text, "\ufeff")
+	return uncertifiedMark + strings.Join(lines, "\n# ") + "\n\n" + strings.TrimPrefix(text, "\ufeff")
 }
