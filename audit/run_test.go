@@ -238,7 +238,7 @@ func TestTextsAlone(t *testing.T) {
 		return filepath.Base(filepath.Dir(label)) + "/" + filepath.Base(label)
 	}
 	got := map[string]kernelwright.Status{}
-	for _, u := range set.Untried() {
+	for _, u := range set.Untried(t.Context()) {
 		got[name(u.Candidate.Label)] = u.Status
 		if u.Status == kernelwright.Unrecognised && (u.IsPair() || u.Why.Error() != "3 Python files in 2 folders are neither a reference nor a candidate: also/c.py, strange/a.py, strange/b.py") {
 			t.Error(u.Why)

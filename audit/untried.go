@@ -17,13 +17,18 @@ type Untried struct {
 }
 
 // Untried returns the pairs whose texts alone say that nothing comes of them. No device
-// and no Python is needed to see that: of the others both may still say the same.
-func (s Set) Untried() (all []Untried) {
+// and no Python is needed to see that: of the others both may still say the same. Cancelling
+// ctx leaves out the rest.
+func (s Set) Untried(ctx context.Context) (all []Untried) {
 	references := map[string]read{}
 	for _, p := range s.Pairs {
+		if ctx.Err() != nil {
+			break
+		}
 		r, known := references[p.Reference.ID()]
 		if !known {
 			r = readReference(p.Reference)
+			r.text = "" // there may be tens of thousands
 			references[p.Reference.ID()] = r
 		}
 		text, badCandidate := p.Candidate.ReadCandidate()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -35,8 +36,13 @@ func found(s audit.Set) string {
 const untriedNamed = 5
 
 // tellUntried says which pairs come to nothing for their texts alone: before a Python with
-// PyTorch is installed, and before the device is opened.
-func tellUntried(show *progress, s audit.Set, untried []audit.Untried, in report.Audit) {
+// PyTorch is installed, and before the device is opened. all says that these are all.
+func tellUntried(ctx context.Context, show *progress, s audit.Set, path string) (all bool, err error) {
+	untried := s.Untried(ctx)
+	if ctx.Err() != nil {
+		return false, errInterrupted
+	}
+	in := report.Audit{Audit: kernelwright.Audit{Path: path}}
 	pairs, named := 0, 0
 	for _, u := range untried {
 		if u.IsPair() {
@@ -61,4 +67,5 @@ func tellUntried(show *progress, s audit.Set, untried []audit.Untried, in report
 	if pairs > untriedNamed {
 		show.say(fmt.Sprintf("  and %d more, each with its reason below", pairs-untriedNamed))
 	}
+	return len(untried) == len(s.Pairs), nil
 }

@@ -77,10 +77,12 @@ func (c auditCmd) run(a *app) (err error) {
 	show := newProgress(a.stderr)
 	defer show.done()
 	show.say(found(set))
-	untried := set.Untried()
-	tellUntried(show, set, untried, report.Audit{Audit: kernelwright.Audit{Path: c.Path}})
+	none, err := tellUntried(a.ctx, show, set, c.Path)
+	if err != nil {
+		return err
+	}
 	var es []*hwfeedback.Evaluator
-	if len(untried) < len(set.Pairs) { // else no device is needed
+	if !none { // else no device is needed
 		if es, err = r.evaluators(a.ctx, c.options(r, show)); err != nil {
 			show.done()
 			return interruption(a.ctx, err)
