@@ -7,7 +7,8 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// uncertifiedMark begins a file that is not certified.
+// uncertifiedMark begins a file that is not certified. The harness knows it, too
+// (export/annotate.py): the comment goes when the file is certified.
 const uncertifiedMark = "# NOT CERTIFIED. "
 
 // SaysUncertified reports whether a file says of itself that it is not certified.

@@ -151,6 +151,15 @@ def test_a_file_begins_with_what_its_user_has_to_know() -> None:
     )
 
 
+@pytest.mark.parametrize("front", ["", "#!/usr/bin/python3\n", '"""Mine."""\n'])
+def test_what_said_that_it_is_not_certified_goes(front: str) -> None:
+    note = f"{annotate.NOTE}No certificate belongs to it.\n# Verdict: correct (quick).\n\n"
+    candidate = front + CANDIDATE
+    assert annotate.written(note + candidate, ABOUT) == annotate.written(candidate, ABOUT)
+    for own in (note.replace("\n# V", "\nx = 1  # V"), note.replace("NOT C", "Not c")):
+        assert own.split("\n")[0] in annotate.written(own + candidate, ABOUT)
+
+
 @pytest.mark.parametrize(
     "words",
     ['"""', "\\", "\\N", 'ends with a quote"', "\u202e turned", "\x00\x07", "a\n\nCertificate: b"],
