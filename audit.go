@@ -58,6 +58,7 @@ const (
 	NoReference  Status = "no_reference" // none was found for it
 	NotEvaluated Status = "not_judged"   // the machine failed: the next run tries it again
 	NoClaims     Status = "no_claims"    // of no pair: a file that says what was claimed, and cannot be read
+	Unrecognised Status = "unrecognised" // of no pair: files that are neither a reference nor a candidate
 )
 
 // FromBare is evidence that a candidate was made of a source without a ModelNew.

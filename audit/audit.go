@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -18,8 +19,12 @@ type Pair struct {
 	Reference, Candidate Text
 	Claim                *kernelwright.Claim
 
-	claims bool // it is no pair, but a file of claims that cannot be read
+	instead kernelwright.Status // what stands here that is no pair: see unread and leftOut
 }
+
+// IsPair tells a pair from what stands among pairs to be told: a file of claims that
+// cannot be read, and what was not recognised.
+func (p Pair) IsPair() bool { return p.instead == "" }
 
 // Set is what was found at a path.
 type Set struct {
@@ -28,6 +33,27 @@ type Set struct {
 	Layouts map[string]int
 
 	texts *spool
+}
+
+// Count returns how many pairs there are. What is told in the place of one is none.
+func (s Set) Count() (n int) {
+	for _, p := range s.Pairs {
+		if p.IsPair() {
+			n++
+		}
+	}
+	return n
+}
+
+// First is the set with its first pairs alone, and all that is told and is no pair.
+func (s Set) First(pairs int) Set {
+	s.Pairs = slices.DeleteFunc(slices.Clone(s.Pairs), func(p Pair) bool {
+		if p.IsPair() {
+			pairs--
+		}
+		return p.IsPair() && pairs < 0
+	})
+	return s
 }
 
 // Close gives back what holds the texts of pairs that are not read where they were
@@ -83,10 +109,13 @@ func Find(path string, references []string) (Set, error) {
 			"name their references with --references; a bare source is evaluated where its reference calls the function that it binds, or in a work folder")
 	}
 	if err == nil && len(found.set.Pairs) == 0 {
-		err = nothing("there are no pairs of a reference and a candidate in "+path, "it takes "+Layouts)
+		err = found.none(path)
 	}
 	if err != nil {
 		return Set{}, errors.Join(err, found.set.Close())
+	}
+	if found.left.files > 0 {
+		found.set.Pairs = append(found.set.Pairs, found.left.row(path))
 	}
 	return found.set, nil
 }
@@ -101,6 +130,20 @@ type finder struct {
 
 	candidates map[string]bool // folders that have candidates
 	bare       []string        // sources beside which there is none
+	left       leftOut
+	ours       []string // files NAME.best.py, which are no candidates of others
+}
+
+// none says that there are no pairs, and what lies there in their place.
+func (f *finder) none(path string) error {
+	if f.left.files > 0 {
+		return nothing(fmt.Sprintf("there are no pairs in %s: %s", path, f.left.said()), expected+"; docs/audit.md has the layouts")
+	}
+	if len(f.ours) > 0 {
+		return nothing(fmt.Sprintf("there are no pairs in %s but files that kernelwright wrote, such as %s", path, filepath.Base(f.ours[0])),
+			"`kernelwright verify FILE` holds one against its certificate, `kernelwright eval REFERENCE FILE` evaluates it")
+	}
+	return nothing("there are no pairs of a reference and a candidate in "+path, "it takes "+Layouts)
 }
 
 // texts is where what cannot be read again at its place is kept.
@@ -117,7 +160,9 @@ func (f *finder) add(layout string, p Pair) {
 	if f.seen[called]++; f.seen[called] > 1 {
 		p.Candidate.Label += fmt.Sprintf(" (%d)", f.seen[called])
 	}
-	f.set.Layouts[layout]++
+	if p.IsPair() {
+		f.set.Layouts[layout]++
+	}
 	f.set.Pairs = append(f.set.Pairs, p)
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	aReference = "import torch\n\n\nclass Model:\n    pass\n\n\ndef get_inputs():\n    return []\n"
+	aReference = "import torch\n\n\nclass Model:\n    pass\n\n\ndef get_inputs():\n    return []\n\n\ndef get_init_inputs():\n    return []\n"
 	aCandidate = "class ModelNew:\n    pass\n"
 )
 
@@ -110,7 +110,7 @@ func TestLayouts(t *testing.T) {
 				"w/notes.py": "import os\n", ".hidden/a.py": aCandidate, "lone/a.py": aCandidate,
 			},
 			want: []string{
-				"lone/a.py < " + noReference,
+				"(w/notes.py is neither a reference nor a candidate) < (w/notes.py is neither a reference nor a candidate)", "lone/a.py < " + noReference,
 				"x/kernel_3.py < x/reference.py", "x/one.py < x/reference.py", "x/two.py < x/reference.py",
 				"y/whatever.py < y/task.py", "z/kernel.cu < z/model.py",
 			},
@@ -284,7 +284,7 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 		})
 		var told []string
 		for _, p := range set.Pairs {
-			if p.claims {
+			if !p.IsPair() {
 				told = append(told, filepath.Base(p.Candidate.Label)+": "+p.Candidate.Err().Error())
 			} else if claimed := p.Claim != nil; claimed != strings.Contains(text, `"ref_runtime": 5`) {
 				t.Errorf("%s: %+v", text, p.Claim)

@@ -101,7 +101,7 @@ func plainly(err error) string {
 func unread(folder, problem string) Pair {
 	path := filepath.Join(folder, runResults)
 	p := unusable(path, problem, "mend it, or take it out: its candidates are evaluated without claims")
-	p.claims = true
+	p.instead = kernelwright.NoClaims
 	return p
 }
 

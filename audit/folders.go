@@ -114,7 +114,7 @@ func (f *finder) workFolder(path string) {
 
 // sorted is the files of one folder by what they are.
 type sorted struct {
-	runs, references, candidates, broken, rest, sources []string
+	runs, references, candidates, broken, rest, sources, ours []string
 }
 
 // sortFiles returns the files of a folder, and those that are tables of pairs, if of anything.
@@ -126,7 +126,9 @@ func sortFiles(path string) (s sorted, tables []string) {
 	for _, e := range entries {
 		p, name := filepath.Join(path, e.Name()), e.Name()
 		switch ext := strings.ToLower(filepath.Ext(name)); {
-		case e.IsDir() || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".best.py") || name == "__init__.py":
+		case e.IsDir() || strings.HasPrefix(name, ".") || name == "__init__.py":
+		case strings.HasSuffix(name, ".best.py"):
+			s.ours = append(s.ours, p)
 		case ext == ".py" && runFile.MatchString(name):
 			s.runs = append(s.runs, p)
 		case ext == ".py":
@@ -152,6 +154,7 @@ func sortFiles(path string) (s sorted, tables []string) {
 // files takes the pairs of which a folder itself has the candidates.
 func (f *finder) files(path string) error {
 	s, tables := sortFiles(path)
+	f.ours = append(f.ours, s.ours...)
 	var claims runClaims
 	if len(s.runs) > 0 {
 		var problems []string
@@ -178,6 +181,9 @@ func (f *finder) files(path string) error {
 	}
 	if f.candidates[path] = len(s.runs)+len(s.published()) > 0; !f.candidates[path] {
 		f.bare = append(f.bare, s.sources...)
+		if files := slices.Sorted(slices.Values(append(s.rest, s.broken...))); len(files) > 0 && len(s.references) == 0 {
+			f.left.add(f.base, files)
+		}
 	}
 	for _, p := range tables {
 		read := func(string) error { return nil }

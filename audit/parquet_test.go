@@ -26,7 +26,7 @@ type archived struct {
 }
 
 const (
-	functional = "import torch\n\n\ndef module_fn(x: torch.Tensor) -> torch.Tensor:\n    return x + 1\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x, fn=module_fn):\n        return fn(x)\n\n\ndef get_inputs():\n    return []\n"
+	functional = "import torch\n\n\ndef module_fn(x: torch.Tensor) -> torch.Tensor:\n    return x + 1\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x, fn=module_fn):\n        return fn(x)\n\n\ndef get_inputs():\n    return []\n\n\ndef get_init_inputs():\n    return []\n"
 	bareCUDA   = "#include <torch/extension.h>\n\n__global__ void add(float* x) {}\n\ntorch::Tensor forward(torch::Tensor x) { return x; }\n\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n  m.def(\"forward\", &forward, \"add\");\n}\n"
 )
 

@@ -220,6 +220,61 @@ func TestBrokenCandidatesNeedNoDevice(t *testing.T) {
 	}
 }
 
+// What the texts say by themselves is the same before a device is opened and on one.
+func TestTextsAlone(t *testing.T) {
+	const noTask = "class Model: pass\ndef get_inputs(): pass\n"
+	set := found(t, map[string]string{
+		"good/reference.py": aReference, "good/kernel.py": aCandidate, "none/reference.py": aReference, "none/kernel.py": "class Kernel: pass\n",
+		"half/reference.py": noTask, "half/kernel.py": aCandidate, "lone/kernel.py": aCandidate, "bytes/reference.py": aReference, "bytes/kernel.py": "\x00",
+		"strange/a.py": "import os\n", "strange/b.py": "import os\n", "also/c.py": "import os\n", "bare/reference.py": noTask, "bare/kernel.cu": "__global__",
+	})
+	want := map[string]kernelwright.Status{
+		"none/kernel.py": kernelwright.Rejected, "half/kernel.py": kernelwright.Invalid, "lone/kernel.py": kernelwright.NoReference, "bytes/kernel.py": kernelwright.Rejected, set.Pairs[len(set.Pairs)-1].Candidate.Label: kernelwright.Unrecognised,
+	}
+	name := func(label string) string {
+		if filepath.Ext(label) == "" { // of what was left out
+			return label
+		}
+		return filepath.Base(filepath.Dir(label)) + "/" + filepath.Base(label)
+	}
+	got := map[string]kernelwright.Status{}
+	for _, u := range set.Untried(t.Context()) {
+		got[name(u.Candidate.Label)] = u.Status
+		if u.Status == kernelwright.Unrecognised && (u.IsPair() || u.Why.Error() != "3 Python files in 2 folders are neither a reference nor a candidate: also/c.py, strange/a.py, strange/b.py") {
+			t.Error(u.Why)
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if n := set.Count(); n != len(set.Pairs)-1 || set.First(2).Count() != 2 || len(set.First(2).Pairs) != 3 {
+		t.Errorf("%d pairs of %d", n, len(set.Pairs))
+	}
+	d := newDouble()
+	evaluated := map[string]kernelwright.Status{}
+	r := &Run{Set: set, Devices: []Device{d}, Record: newMemory(), Begun: func(int, string) {}, Yield: func(p kernelwright.AuditPair, _ bool) error {
+		evaluated[name(p.Candidate)] = p.Verdict.Status
+		return nil
+	}}
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for label, status := range want {
+		if evaluated[label] != status {
+			t.Errorf("%s: %s on a device, %s before", label, evaluated[label], status)
+		}
+	}
+	if len(d.inspected) != 1 || evaluated["good/kernel.py"] != kernelwright.Correct {
+		t.Errorf("inspected %v; %v", d.inspected, evaluated)
+	}
+	// Where no pair needs a device there is none.
+	set.Pairs = slices.DeleteFunc(set.Pairs, func(p Pair) bool { return want[name(p.Candidate.Label)] == "" })
+	r = &Run{Set: set, Devices: []Device{NoDevice{}}, Record: newMemory(), Begun: r.Begun, Yield: r.Yield}
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Thousands of pairs: texts are not held, and the same bytes are evaluated once.
 func TestThousandsOfPairs(t *testing.T) {
 	const pairs, filler = 4000, 1500
@@ -236,7 +291,7 @@ func TestThousandsOfPairs(t *testing.T) {
 		case i%3 == 2:
 			candidate = fmt.Sprintf("nothing %d\\n", i) + long
 		}
-		fmt.Fprintf(&b, `{"reference": "class Model:\n    pass\n", "candidate": "%s", "claimed": 2}`+"\n", candidate)
+		fmt.Fprintf(&b, `{"reference": "class Model: pass\nget_inputs = get_init_inputs = list\n", "candidate": "%s", "claimed": 2}`+"\n", candidate)
 	}
 	path := filepath.Join(dir, "set.jsonl")
 	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
@@ -271,7 +326,7 @@ func TestThousandsOfPairs(t *testing.T) {
 	if counts[kernelwright.Correct] != (pairs+2)/3 || counts[kernelwright.TimedOut] != 1 || counts[kernelwright.BuildFailed]+counts[kernelwright.Rejected]+counts[kernelwright.Correct]+1 != pairs {
 		t.Errorf("%v", counts)
 	}
-	if len(d.evaluated) != 2 || d.inspected["class Model:\n    pass\n"] != 1 || d.largest > chunkPairs {
+	if len(d.evaluated) != 2 || d.inspected["class Model: pass\nget_inputs = get_init_inputs = list\n"] != 1 || d.largest > chunkPairs {
 		t.Errorf("evaluated %d texts, inspected %v, at most %d at once", len(d.evaluated), d.inspected, d.largest)
 	}
 	// The texts are over 6 MB together.

@@ -87,21 +87,21 @@ type open struct {
 // devices, since this one fails.
 func (w *worker) evaluate(ctx context.Context, c chunk) (rest chunk, err error) {
 	pairs := w.Set.Pairs
-	reference, badReference := pairs[c[0]].Reference.ReadReference()
+	r := readReference(pairs[c[0]].Reference)
 	w.mu.Lock()
 	w.Begun(w.number, pairs[c[0]].Reference.Name())
 	w.mu.Unlock()
 	for len(c) > 0 {
-		todo, n, err := w.read(ctx, c, reference, badReference)
+		todo, n, err := w.read(ctx, c, r.text, r.unreadable)
 		if err != nil {
 			return nil, err
 		}
 		c = c[n:]
-		if todo, err = w.withoutRunning(ctx, todo); err != nil {
+		if todo, err = w.withoutRunning(ctx, r, todo); err != nil {
 			return nil, err
 		}
 		for len(todo) > 0 && w.failed.inARow < maxFailures {
-			if todo, err = w.batch(ctx, pairs[todo[0].Index].Reference, reference, todo); err != nil {
+			if todo, err = w.batch(ctx, pairs[todo[0].Index].Reference, r.text, todo); err != nil {
 				return nil, err
 			}
 		}
@@ -127,8 +127,8 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 		from := w.Set.Pairs[c[n]]
 		p := kernelwright.AuditPair{Reference: from.Reference.Label, Candidate: from.Candidate.Label, Index: c[n], Claim: from.Claim}
 		text, badCandidate := from.Candidate.ReadCandidate()
-		if v, bad := w.unreadable(from, badReference, badCandidate); bad {
-			p.Verdict = v
+		if status, why := unreadable(from, badReference, badCandidate); why != nil {
+			p.Verdict = w.verdict(status, why)
 			if err := w.keep(ctx, p, false); err != nil {
 				return nil, n, err
 			}
@@ -188,26 +188,6 @@ func (w *worker) parameter(ctx context.Context, reference string) (string, error
 	return w.given, nil
 }
 
-// unreadable is what is said of a pair of which a text cannot be had.
-func (w *worker) unreadable(p Pair, badReference, badCandidate error) (kernelwright.Verdict, bool) {
-	if err := p.Candidate.Err(); err != nil {
-		if p.claims {
-			return w.verdict(kernelwright.NoClaims, err), true
-		}
-		return w.verdict(kernelwright.NoCandidate, err), true
-	}
-	if err := p.Reference.Err(); err != nil {
-		return w.verdict(kernelwright.NoReference, err), true
-	}
-	if badReference != nil {
-		return w.verdict(kernelwright.Invalid, badReference), true
-	}
-	if badCandidate != nil {
-		return w.verdict(kernelwright.Rejected, badCandidate), true
-	}
-	return kernelwright.Verdict{}, false
-}
-
 // verdict is one that no evaluator has reached.
 func (w *worker) verdict(s kernelwright.Status, why error) kernelwright.Verdict {
 	v := kernelwright.Verdict{
@@ -220,24 +200,26 @@ func (w *worker) verdict(s kernelwright.Status, why error) kernelwright.Verdict 
 	return v
 }
 
-// withoutRunning says of candidates what their texts tell, and returns the others:
-// for these alone the reference is looked at.
-func (w *worker) withoutRunning(ctx context.Context, all []*open) (todo []*open, err error) {
+// withoutRunning says of pairs what their texts tell, and returns the others: for these
+// alone the reference is run.
+func (w *worker) withoutRunning(ctx context.Context, r read, all []*open) (todo []*open, err error) {
 	for _, o := range all {
-		status, problem := kernelwright.Rejected, "the source defines no class ModelNew"
-		if strings.Contains(o.CandidateText, "ModelNew") {
+		status, why := untried(r, o.CandidateText)
+		if why == nil {
+			var problem string
 			if status, problem, err = w.device.Problem(ctx, kernelwright.Candidate{Source: o.CandidateText, Origin: origin}); err != nil {
 				if err := w.failure(ctx, o, err); err != nil {
 					return nil, err
 				}
 				continue
 			}
+			if problem == "" {
+				todo = append(todo, o)
+				continue
+			}
+			why = errors.New(problem)
 		}
-		if problem == "" {
-			todo = append(todo, o)
-			continue
-		}
-		o.Verdict = w.verdict(status, errors.New(problem))
+		o.Verdict = w.verdict(status, why)
 		if err := w.said(ctx, o); err != nil {
 			return nil, err
 		}

@@ -38,7 +38,7 @@ type grammar struct {
 
 	Run        runCmd        `cmd:"" help:"Optimise reference files."`
 	Eval       evalCmd       `cmd:"" help:"Judge one candidate against its reference."`
-	Audit      auditCmd      `cmd:"" help:"Judge candidates that others have published, against what they claim."`
+	Audit      auditCmd      `cmd:"" help:"Evaluate candidates that others have published, against what they claim."`
 	Bench      benchCmd      `cmd:"" help:"Optimise a folder of references under one or several configurations, and score them."`
 	Recheck    recheckCmd    `cmd:"" help:"Certify kernels of other devices on this one."`
 	Build      buildCmd      `cmd:"" help:"Say what compilers make of candidates, for any GPU."`
@@ -50,7 +50,7 @@ type grammar struct {
 	Policy     policyCmd     `cmd:"" help:"Keep what was trained, and say which of it serves."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Let an agent outside be the Coder, over the Model Context Protocol."`
 	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`
-	Export     exportCmd     `cmd:"" help:"Write the kernel of a certified round to a file."`
+	Export     exportCmd     `cmd:"" help:"Write the kernel of a run, or of one of its rounds, to a file."`
 	Verify     verifyCmd     `cmd:"" help:"Say whether a file and its certificate belong together, and what that claims."`
 	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is missing, and what that costs."`
 	Settings   configCmd     `cmd:"" name:"config" help:"Show or check the settings."`

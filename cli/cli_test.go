@@ -226,6 +226,15 @@ func seedSlower(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Check(s.SetCertificate(ctx, run.ID, i, v))
 		}
 	}
+	// One that is wrong, and one of which certification found that it crashes.
+	for i, status := range []kernelwright.Status{kernelwright.Wrong, kernelwright.Correct} {
+		v := kernelwright.Verdict{Status: status, Level: kernelwright.Quick, Baselines: map[string]float64{}}
+		ts.Check(s.AppendRound(ctx, kernelwright.Round{RunID: run.ID, Index: i + 2, Candidate: kernelwright.Candidate{Source: "class ModelNew: pass\n", Language: kernelwright.CPP}, Verdict: v}))
+		if status == kernelwright.Correct {
+			v.Status, v.Level = kernelwright.Crashed, kernelwright.Certify
+			ts.Check(s.SetCertificate(ctx, run.ID, i+2, v))
+		}
+	}
 	ts.Check(s.UpdateRun(ctx, run))
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,7 +28,7 @@ type auditCmd struct {
 	Strict     bool     `name:"strict-inputs" help:"What a candidate takes for granted of its inputs makes it wrong, and is not only told."`
 	Only       []string `help:"Only candidates whose paths match: 'runs/mine/*'." placeholder:"PATTERN" sep:","`
 	Limit      int      `help:"Only the first so many pairs." placeholder:"N"`
-	Again      bool     `help:"Judge all anew, whatever is recorded."`
+	Again      bool     `help:"Evaluate all anew, whatever is recorded."`
 	Out        string   `help:"Write the page (audit.html, audit.md) into this folder; else below the data folder." placeholder:"DIR" type:"path" predictor:"dir"`
 	Show       int64    `help:"Print the audit of this number again; nothing is evaluated." placeholder:"AUDIT"`
 	deviceFlags
@@ -78,13 +77,20 @@ func (c auditCmd) run(a *app) (err error) {
 	show := newProgress(a.stderr)
 	defer show.done()
 	show.say(found(set))
-	es, err := r.evaluators(a.ctx, c.options(r, show))
-	show.done()
+	none, err := tellUntried(a.ctx, show, set, c.Path)
 	if err != nil {
-		return interruption(a.ctx, err)
+		return err
 	}
+	var es []*hwfeedback.Evaluator
+	if !none { // else no device is needed
+		if es, err = r.evaluators(a.ctx, c.options(r, show)); err != nil {
+			show.done()
+			return interruption(a.ctx, err)
+		}
+	}
+	show.done()
 	defer func() { err = errors.Join(err, closeAll(es)) }()
-	if first := es[0].Device(); slices.ContainsFunc(es, func(e *hwfeedback.Evaluator) bool { return e.Device().Class != first.Class }) {
+	if slices.ContainsFunc(es, func(e *hwfeedback.Evaluator) bool { return e.Device().Class != es[0].Device().Class }) {
 		return usage(fmt.Sprintf("an audit is of one kind of device, and these %d are not", len(es)), "name those of one kind with --device")
 	}
 	known, begun, err := r.recordedAudit(a.ctx, c.audit(r, es, append([]string{"kernelwright"}, a.args...)), c.Again)
@@ -97,6 +103,9 @@ func (c auditCmd) run(a *app) (err error) {
 	for _, e := range es {
 		d := auditDevice{bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}, e}
 		run.Devices = append(run.Devices, slices.Repeat([]audit.Device{d}, r.config.Evaluation.AtOnce)...) // each has pairs of its own
+	}
+	if len(es) == 0 {
+		run.Devices = []audit.Device{audit.NoDevice{}}
 	}
 	return r.tellAudit(a, known, c.Out, t, c.finish(a.ctx, r, run))
 }
@@ -147,14 +156,14 @@ func (c auditCmd) find() (audit.Set, error) {
 	if err != nil {
 		return set, err
 	}
-	all := len(set.Pairs)
+	all := set.Count()
 	set.Pairs = slices.DeleteFunc(set.Pairs, func(p audit.Pair) bool { return !c.matches(p.Candidate.Label) })
-	if len(set.Pairs) == 0 {
+	if set.Count() == 0 && all > 0 {
 		_ = set.Close() // it was only read
 		return set, usage(fmt.Sprintf("none of %d candidates matches --only %s", all, strings.Join(c.Only, ",")), "patterns are held against paths below "+c.Path+", and against names of files")
 	}
 	if c.Limit > 0 {
-		set.Pairs = set.Pairs[:min(len(set.Pairs), c.Limit)]
+		set = set.First(c.Limit)
 	}
 	return set, nil
 }
@@ -169,23 +178,6 @@ func (c auditCmd) matches(label string) bool {
 		base, _ := filepath.Match(pattern, filepath.Base(label))
 		return whole || base
 	})
-}
-
-// found says what a set consists of.
-func found(s audit.Set) string {
-	var parts []string
-	for _, layout := range slices.SortedFunc(maps.Keys(s.Layouts), func(a, b string) int { return cmp.Or(s.Layouts[b]-s.Layouts[a], strings.Compare(a, b)) }) {
-		parts = append(parts, fmt.Sprintf("%d from %s", s.Layouts[layout], layout))
-	}
-	said := "pairs found: " + strings.Join(parts, ", ")
-	total := 0
-	for _, n := range s.Layouts {
-		total += n
-	}
-	if total > len(s.Pairs) {
-		said += fmt.Sprintf("; of these %d are looked at", len(s.Pairs))
-	}
-	return said
 }
 
 func begins(k kernelwright.Audit, begun bool) string {
@@ -215,9 +207,15 @@ func (c auditCmd) audit(r *room, es []*hwfeedback.Evaluator, command []string) k
 		names = append(names, e.Device().String())
 	}
 	settings := r.config.Evaluation
+	first := kernelwright.Device{}
+	if len(es) == 0 {
+		names, first.Name = []string{"no device"}, "since no pair needs one"
+	} else {
+		first = es[0].Device()
+	}
 	return kernelwright.Audit{
 		Path: c.Path, References: c.References, Only: c.Only, Limit: c.Limit, Level: kernelwright.Level(c.Level),
-		Device: strings.Join(names, ", "), DeviceClass: es[0].Device().Class, DeviceName: es[0].Device().Name,
+		Device: strings.Join(names, ", "), DeviceClass: first.Class, DeviceName: first.Name,
 		Baselines: settings.Baselines, Precision: settings.Precision, CustomCode: c.CustomCode,
 		StrictInputs: settings.StrictInputs || c.Strict, Sandbox: r.config.Sandbox,
 		Again: c.Again, Command: command, Version: kernelwright.Version,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
-	"github.com/kernelwright/kernelwright/task"
 )
 
 type benchCmd struct {
@@ -61,7 +59,7 @@ type matrixFlags struct {
 
 // Help is shown below the flags.
 func (benchCmd) Help() string {
-	return "Flags that take several values make a matrix: each reference is optimised under each combination of them, and the combinations are held against each other. Every one of these is a run that `history` knows. What was stopped goes on when the same command is given again; what is done is printed again, and --again begins anew. A reference that is no task, or that the Coder declines, counts as not correct. Exit code 0 says that every run has ended, whatever came of it."
+	return "Flags that take several values make a matrix: each reference is optimised under each combination of them, and the combinations are held against each other. Every one of these is a run that `history` knows. What was stopped goes on when the same command is given again; what is done is printed again, and --again begins anew. A reference that is no task, or that the Coder declines, counts as not correct; where none is a task nothing is run. Exit code 0 says that every run has ended, whatever came of it."
 }
 
 // Run makes the runs that are not made yet, and prints what they came to.
@@ -81,6 +79,8 @@ func (c benchCmd) Run(a *app) (err error) {
 			return err
 		}
 	}
+	show := newProgress(a.stderr)
+	p.references.tell(show)
 	r, err := a.open(true)
 	if err != nil {
 		return err
@@ -92,7 +92,6 @@ func (c benchCmd) Run(a *app) (err error) {
 			return err
 		}
 	}
-	show := newProgress(a.stderr)
 	defer show.done()
 	es, err := r.evaluators(a.ctx, r.options(show.stage))
 	show.done()
@@ -114,7 +113,7 @@ func (c benchCmd) Run(a *app) (err error) {
 	case begun:
 		show.say(fmt.Sprintf("going on with bench %d", b.Bench.ID))
 	default:
-		show.say(fmt.Sprintf("bench %d: runs to be made: %d", b.Bench.ID, len(p.paths)*len(p.configs)*len(p.seeds)))
+		show.say(fmt.Sprintf("bench %d: runs to be made: %d", b.Bench.ID, len(p.references.all)*len(p.configs)*len(p.seeds)))
 	}
 	shows := []*progress{show}
 	if len(b.Devices) > 1 {
@@ -143,13 +142,14 @@ func (c benchCmd) Run(a *app) (err error) {
 
 // benchPlan is what a command line asks for.
 type benchPlan struct {
-	paths   []string
-	configs []config.Config
-	seeds   []int64
+	references benchReferences
+	configs    []config.Config
+	seeds      []int64
 }
 
 func (c benchCmd) plan(a *app) (p benchPlan, err error) {
-	if p.paths, err = c.chosen(c.References); err != nil {
+	paths, err := c.chosen(c.References)
+	if err != nil {
 		return p, err
 	}
 	if p.configs, err = c.configurations(a); err != nil {
@@ -157,8 +157,11 @@ func (c benchCmd) plan(a *app) (p benchPlan, err error) {
 	}
 	p.seeds = []int64{p.configs[0].Rounds.Seed}
 	if c.Seed != "" {
-		p.seeds, err = listed("--seed", c.Seed, func(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) })
+		if p.seeds, err = listed("--seed", c.Seed, func(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) }); err != nil {
+			return p, err
+		}
 	}
+	p.references, err = readReferences(paths)
 	return p, err
 }
 
@@ -175,9 +178,10 @@ func (r *room) bench(es []*hwfeedback.Evaluator, by []agents, p benchPlan, comma
 	}
 	b := &daemon.Bench{
 		Store: r.store, Usable: func() error { return cmp.Or(r.store.Usable(), r.lock.Usable()) },
-		Invalid: map[int]*kernelwright.InvalidTaskError{}, Devices: make([][]*daemon.Runner, len(es)),
+		Sources: p.references.sources, Invalid: p.references.invalid, Devices: make([][]*daemon.Runner, len(es)),
 		Bench: kernelwright.Bench{
-			Seeds: p.seeds, Device: strings.Join(names, ", "), DeviceClass: first.Class,
+			References: p.references.all,
+			Seeds:      p.seeds, Device: strings.Join(names, ", "), DeviceClass: first.Class,
 			Baselines: r.config.Evaluation.Baselines, Precision: r.config.Evaluation.Precision,
 			Command: command, Version: kernelwright.Version,
 		},
@@ -193,7 +197,7 @@ func (r *room) bench(es []*hwfeedback.Evaluator, by []agents, p benchPlan, comma
 		b.Settings = append(b.Settings, settings)
 		b.Bench.Configurations = append(b.Bench.Configurations, configuration(c, settings))
 	}
-	return b, readReferences(b, p.paths)
+	return b, nil
 }
 
 // benchLabels tells whose rounds follow, on each device.
@@ -224,37 +228,6 @@ func (r *room) recordedBench(ctx context.Context, b kernelwright.Bench, again bo
 		return b, false, err
 	}
 	return known, true, err
-}
-
-// readReferences takes the files as they are now.
-func readReferences(b *daemon.Bench, paths []string) error {
-	folders := make([]string, len(paths))
-	for i, path := range paths {
-		abs, err := filepath.Abs(path)
-		if err != nil {
-			return err
-		}
-		paths[i], folders[i] = abs, filepath.Dir(abs)
-	}
-	base := daemon.Common(folders)
-	for i, path := range paths {
-		f, err := task.Read(path)
-		var invalid *kernelwright.InvalidTaskError
-		if errors.As(err, &invalid) {
-			b.Invalid[i] = invalid
-		} else if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(base, path)
-		if err != nil {
-			return err
-		}
-		b.Sources = append(b.Sources, f.Source)
-		b.Bench.References = append(b.Bench.References, kernelwright.Reference{
-			Name: filepath.ToSlash(strings.TrimSuffix(name, filepath.Ext(name))), Path: path, SHA256: kernelwright.HashText(f.Source),
-		})
-	}
-	return nil
 }
 
 // axis is one flag of the matrix, and the setting that a value of it stands for.

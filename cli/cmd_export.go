@@ -14,7 +14,7 @@ import (
 
 type exportCmd struct {
 	ID    int64  `arg:"" name:"run" help:"Number of the run."`
-	Round *int   `help:"The certified round whose kernel it is; else the best." placeholder:"N"`
+	Round *int   `help:"The round whose kernel it is; else the best certified one. A correct round that is not certified gives its kernel without a certificate." placeholder:"N"`
 	Out   string `help:"The file to write, which must not be there yet; of a package the folder." placeholder:"PATH" type:"path" required:"" predictor:"file"`
 
 	As       string `help:"file; custom-op: an operator of torch.library; or package: a folder that pip installs." default:"file" enum:"file,custom-op,package" placeholder:"FORM"`
@@ -23,10 +23,10 @@ type exportCmd struct {
 
 // Help is shown below the flags.
 func (exportCmd) Help() string {
-	return "Writes the file that was certified, byte for byte, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py. As a custom-op or a package it is an operator that torch.compile takes into its graph, with its certificate beside it: docs/your-package.md."
+	return "Writes the file that was certified, byte for byte, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py. With --round it also writes the kernel of a correct round that was not certified, and the file says that first. As a custom-op or a package it is an operator that torch.compile takes into its graph, with its certificate beside it: docs/your-package.md."
 }
 
-// Run writes the kernel of a certified round to a file.
+// Run writes the kernel of a round to a file.
 func (c exportCmd) Run(a *app) error {
 	switch {
 	case c.Autograd && c.As == asFile:
@@ -42,7 +42,12 @@ func (c exportCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.As != asFile {
+	switch certified := report.Counts(r).Status == kernelwright.Certified; {
+	case !certified && c.As != asFile:
+		return usage(fmt.Sprintf("an operator is made of a certified kernel, and round %d of run %d is %s", r.Index, c.ID, report.RoundStanding(r)), "leave --as out: the kernel's file is written, without a certificate")
+	case !certified:
+		return c.uncertified(a, d, r)
+	case c.As != asFile:
 		return c.dropIn(a, d, r)
 	}
 	text, sum, err := report.Exported(r)
@@ -55,47 +60,71 @@ func (c exportCmd) Run(a *app) error {
 	v := report.Counts(r)
 	if a.json {
 		return a.printJSON(map[string]any{
-			"path": a.shown(c.Out), "sha256": sum, "run": c.ID, "round": r.Index, "task": d.Run.TaskName, "device": d.Run.Device,
+			"path": a.shown(c.Out), "sha256": sum, "certified": true, "run": c.ID, "round": r.Index, "task": d.Run.TaskName, "device": d.Run.Device,
 			"candidate_ms": v.CandidateMS, "baselines": v.Baselines, "speedup": v.Speedup,
 		})
 	}
 	said := fmt.Sprintf("written: %s (round %d of run %d, certified)\n", report.Line(a.shown(c.Out)), r.Index, c.ID)
-	if figures := report.Measured(v); figures != "" {
-		said += figures + "\n"
-	}
+	said += figuresOf(v)
 	if v.Speedup.Slower() {
 		said += fmt.Sprintf("take care: it is slower than %s, which is the better choice\n", report.Against(v.Speedup))
 	}
 	return a.printf("%s", said)
 }
 
+// figuresOf is the lines with what a verdict measured, and with what their marks mean.
+func figuresOf(v kernelwright.Verdict) string {
+	said := ""
+	if figures := report.Measured(v); figures != "" {
+		said = figures + "\n"
+	}
+	for _, mark := range report.Marks(v.Speedup) {
+		said += mark + "\n"
+	}
+	return said
+}
+
 // chosen returns the round that is asked for, or says why its kernel cannot be had.
 func (c exportCmd) chosen(rounds []kernelwright.Round) (kernelwright.Round, error) {
-	var certified []string
-	for _, r := range rounds {
-		if report.Counts(r).Status == kernelwright.Certified {
-			certified = append(certified, fmt.Sprint(r.Index))
-		}
-	}
-	hint := fmt.Sprintf("no round of it is: `kernelwright history show %d` says what each came to", c.ID)
-	if len(certified) > 0 {
-		hint = "certified of this run: " + strings.Join(certified, ", ")
-	}
 	if c.Round == nil {
 		if best, v, ok := report.Best(rounds); ok && v.Status == kernelwright.Certified {
 			return best, nil
 		}
-		return kernelwright.Round{}, notFound(fmt.Sprintf("run %d has no certified kernel", c.ID), fmt.Sprintf("`kernelwright history show %d` says what each round came to", c.ID))
+		return kernelwright.Round{}, notFound(fmt.Sprintf("run %d has no certified kernel", c.ID), c.hint(rounds))
 	}
 	i := slices.IndexFunc(rounds, func(r kernelwright.Round) bool { return r.Index == *c.Round })
 	if i < 0 {
 		return kernelwright.Round{}, noRound(c.ID, *c.Round, rounds)
 	}
 	r := rounds[i]
-	if report.Counts(r).Status != kernelwright.Certified {
-		return r, notFound(fmt.Sprintf("round %d of run %d is not certified: it is %s", r.Index, c.ID, report.RoundStanding(r)), hint)
+	if why := report.Withheld(r); report.Counts(r).Status != kernelwright.Certified && why != "" {
+		return r, notFound(fmt.Sprintf("round %d of run %d %s", r.Index, c.ID, why), c.hint(rounds))
 	}
 	return r, nil
+}
+
+// hint says which rounds have a kernel.
+func (c exportCmd) hint(rounds []kernelwright.Round) string {
+	var certified, correct []string
+	fastest := kernelwright.Round{}
+	for _, r := range rounds {
+		switch ms := r.Verdict.CandidateMS; {
+		case report.Counts(r).Status == kernelwright.Certified:
+			certified = append(certified, fmt.Sprint(r.Index))
+		case report.Withheld(r) == "":
+			if len(correct) == 0 || ms > 0 && (ms < fastest.Verdict.CandidateMS || fastest.Verdict.CandidateMS == 0) {
+				fastest = r
+			}
+			correct = append(correct, fmt.Sprint(r.Index))
+		}
+	}
+	switch {
+	case len(certified) > 0:
+		return "certified of this run: " + strings.Join(certified, ", ")
+	case len(correct) > 0:
+		return fmt.Sprintf("correct by their quick verdict, and not certified: %s; `kernelwright export %d --round %d --out PATH` writes that without a certificate", strings.Join(correct, ", "), c.ID, fastest.Index)
+	}
+	return fmt.Sprintf("`kernelwright history show %d` says what each round came to", c.ID)
 }
 
 // noRound is the error of a verb that was asked for a round that is not there.

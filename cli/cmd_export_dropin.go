@@ -51,10 +51,18 @@ func (c exportCmd) dropIn(a *app, d report.Data, r kernelwright.Round) error {
 		})
 	}
 	said := fmt.Sprintf("written: %s (operator %s, of round %d of run %d, certified)\n", report.Line(a.shown(c.Out)), report.Operator(d, sum), r.Index, c.ID)
-	if figures := report.Measured(v); figures != "" {
-		said += figures + "\n"
+	said += figuresOf(v)
+	if c.As == asPackage {
+		path := a.shown(c.Out)
+		if !strings.Contains(path, string(filepath.Separator)) {
+			path = "." + string(filepath.Separator) + path // else pip looks for a package of that name elsewhere
+		}
+		module := report.Identifier(filepath.Base(c.Out))
+		said += fmt.Sprintf("`%s && %s` installs it, and holds it against the reference\n", report.Command("pip", "install", path), report.Command("python", "-m", module))
+	} else {
+		said += fmt.Sprintf("`%s` holds it against the reference\n", report.Command("python", a.shown(c.Out)))
 	}
-	said += fmt.Sprintf("`kernelwright verify %s` says whether it belongs to its certificate\n", report.Line(a.shown(c.Out)))
+	said += fmt.Sprintf("`%s` says whether it belongs to its certificate\n", report.Command("kernelwright", "verify", a.shown(c.Out)))
 	return a.printf("%s", said)
 }
 

@@ -54,6 +54,9 @@ func (c verifyCmd) Run(a *app) error {
 	}
 	text, err := readBounded(at)
 	if errors.Is(err, fs.ErrNotExist) {
+		if file, err := readBounded(c.Path); err == nil && report.SaysUncertified(file) {
+			return notFound(c.Path+" is not certified, as it says itself", "`"+report.Command("kernelwright", "eval", "REFERENCE", short(c.Path), "--level", "certify")+"` evaluates it as a certificate does")
+		}
 		return notFound("there is no certificate "+at, "name it with --certificate")
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // deviceFlags say where and how measuring is done. Flags with a key are given
 // to the settings as text, which check them.
 type deviceFlags struct {
-	Device  string `help:"What candidates run on: cpu, cuda, cuda:1 for the second GPU, or auto. The daemon, bench and inspect take several: cuda:0,1 or cuda:all." placeholder:"DEVICE" key:"device"`
+	Device  string `help:"What candidates run on: cpu, cuda, cuda:1 for the second GPU, or auto. The daemon, bench, audit and inspect take several: cuda:0,1 or cuda:all." placeholder:"DEVICE" key:"device"`
 	Threads string `help:"Threads for candidates and baselines; 0: one a core." placeholder:"N" key:"threads"`
 	Python  string `help:"A Python that has PyTorch." placeholder:"PROGRAM" key:"python"`
 	Sandbox string `help:"strict or weak." placeholder:"MODE" key:"sandbox"`

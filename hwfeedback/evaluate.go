@@ -511,9 +511,6 @@ func (e *Evaluator) askReferee(ctx context.Context, task kernelwright.Task, cand
 	}
 	body.Last = e.options.KeepWarm > 0 && len(of.next) == 0 // who keeps a process warm ends after it
 	body.Profile, body.Known.Profile = profile, e.knownProfile(ctx, task, profile)
-	if level == kernelwright.Certify {
-		body.Known.Quick = e.quickSpeedup(ctx, task, cand, named)
-	}
 	hear := hearer{learned: keep}
 	if of.lane != nil {
 		body.Shares = true
@@ -548,22 +545,6 @@ func (e *Evaluator) knownBaselines(ctx context.Context, learnedKey string) json.
 		e.recall(ctx, cacheBaselines, learnedKey, &known)
 	}
 	return known
-}
-
-// quickSpeedup returns what is remembered of a candidate's speedup at quick, nil
-// where nothing is.
-func (e *Evaluator) quickSpeedup(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, named []kernelwright.NamedBaseline) *kernelwright.Speedup {
-	for _, language := range []kernelwright.Language{cand.Language, ""} { // it may have been found out since
-		cand.Language = language
-		key := e.verdictKey(task, cand, kernelwright.Quick, named)
-		for _, profile := range []string{"", SelectedProfile, FullProfile} {
-			var v kernelwright.Verdict
-			if e.recall(ctx, cacheVerdict, profiledKey(key, profile), &v) && v.Status.OK() {
-				return v.Speedup
-			}
-		}
-	}
-	return nil
 }
 
 // knownProfile returns what is known of eager's profile.

@@ -320,22 +320,6 @@ func TestACertificateOfAnotherEffortIsAnother(t *testing.T) {
 	}
 }
 
-// The file that is certified says in words what was measured before, and of a
-// certificate the referee is told no quick verdict of another text.
-func TestACertificateKnowsTheQuickSpeedup(t *testing.T) {
-	b := newBench(t)
-	for _, tt := range []struct {
-		source string
-		level  kernelwright.Level
-		knows  bool
-	}{{"fast", kernelwright.Certify, false}, {"fast # x", kernelwright.Quick, false}, {"fast # x", kernelwright.Certify, true}, {"fast # y", kernelwright.Certify, false}} {
-		v := b.evaluate(tt.source, tt.level)
-		if got := strings.Contains(v.Evidence[0], "'quick': {'value': 2"); got != tt.knows {
-			t.Errorf("%s at %s: the referee knows %s", tt.source, tt.level, v.Evidence[0])
-		}
-	}
-}
-
 func TestVerdictIsCached(t *testing.T) {
 	b := newBench(t)
 	first := b.evaluate("good", kernelwright.Quick)

@@ -22,7 +22,6 @@ type schemaType struct {
 
 // onlyOurs are keys of messages that Python neither sends nor reads.
 var onlyOurs = map[string]string{
-	"Answer.learned.quick":     "known before an evaluation, and never learned in one",
 	"Answer.verdict.cached":    "whether this side had it",
 	"Answer.verdict.explained": "made of two verdicts here",
 }

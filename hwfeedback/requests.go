@@ -134,6 +134,4 @@ type learned struct {
 	Calibration json.RawMessage `json:"calibration"`
 	Baselines   json.RawMessage `json:"baselines"`
 	Profile     json.RawMessage `json:"profile,omitempty"` // eager's, kernelwright.Profile
-	// What the candidate came to at quick, for the words in the file that is certified.
-	Quick *kernelwright.Speedup `json:"quick,omitempty"`
 }

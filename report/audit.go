@@ -76,6 +76,7 @@ var auditGroups = []struct{ name, title string }{
 	{"invalid", "its reference is invalid"},
 	{"no_reference", "no reference was found"},
 	{"no_claims", "no pair: a file of claims that cannot be read"},
+	{"unrecognised", "left out, no pair: neither a reference nor a candidate"},
 	{"not_judged", "not evaluated: the machine failed"},
 }
 
@@ -148,7 +149,7 @@ func degenerate(v kernelwright.Verdict) bool { return kernelwright.Task{Flags: v
 // tested tells the statuses that say something of a claim.
 func tested(s kernelwright.Status) bool {
 	switch s {
-	case kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotEvaluated, kernelwright.NoClaims, kernelwright.Invalid:
+	case kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotEvaluated, kernelwright.NoClaims, kernelwright.Unrecognised, kernelwright.Invalid:
 		return false
 	}
 	return true
@@ -234,7 +235,8 @@ type AuditSummary struct {
 	Pairs, Right, Faster, Rewrites, Degenerate, Wrong, Unevaluated int
 	Passing                                                        int // of Wrong, whom KernelBench's comparison would have passed
 	Claims, Tested, Reached                                        int
-	Unread                                                         int // files of claims, which are no pairs
+	Unread                                                         int    // files of claims, which are no pairs
+	LeftOut                                                        string // files of which no pair is made
 	Groups                                                         []AuditGroup
 }
 
@@ -302,8 +304,12 @@ func (c *AuditCounter) Add(r AuditRow) {
 // count counts a row among all.
 func (c *AuditCounter) count(r AuditRow) {
 	s := &c.all
-	if r.Status == kernelwright.NoClaims {
+	switch r.Status {
+	case kernelwright.NoClaims:
 		s.Unread++
+		return
+	case kernelwright.Unrecognised:
+		s.LeftOut = r.Reason
 		return
 	}
 	s.Pairs++
@@ -391,6 +397,9 @@ func (s AuditSummary) Headline() string {
 	}
 	if s.Unread > 0 {
 		said += " " + plural(s.Unread, "file") + " of claims cannot be read."
+	}
+	if s.LeftOut != "" {
+		said += " Left out: " + Line(s.LeftOut) + "."
 	}
 	return said
 }

@@ -219,6 +219,8 @@ func (a Audit) In(r AuditRow) string {
 	switch {
 	case r.Status == kernelwright.NoClaims:
 		return "no claims are read from it: " + shortened(r.Reason, maxReason)
+	case r.Status == kernelwright.Unrecognised:
+		return "left out: " + shortened(r.Reason, maxReason) + "; expected: " + Line(r.Hint)
 	case r.Status == kernelwright.NeedsGPU || r.Status == kernelwright.NoCandidate || r.Status == kernelwright.NoReference: // the reason has these words
 		return shortened(r.Reason, maxReason)
 	case r.Explained != nil:

@@ -76,7 +76,7 @@ func TestAuditRows(t *testing.T) {
 func TestEachStatusHasAGroup(t *testing.T) {
 	for _, s := range []kernelwright.Status{
 		kernelwright.Invalid, kernelwright.Rejected, kernelwright.BuildFailed, kernelwright.Crashed, kernelwright.TimedOut, kernelwright.Wrong, kernelwright.Cheated,
-		kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotEvaluated, kernelwright.NoClaims,
+		kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotEvaluated, kernelwright.NoClaims, kernelwright.Unrecognised,
 	} {
 		if r := NewAuditRow(kernelwright.AuditPair{Verdict: kernelwright.Verdict{Status: s, Candidate: "ab"}}); auditGroups[r.place].name != string(s) {
 			t.Errorf("%s is told as %s", s, auditGroups[r.place].name)
@@ -93,6 +93,7 @@ func TestAuditPages(t *testing.T) {
 		{Reference: "/set/a/ref.py", Candidate: "/set/a/<script>alert(1)</script>.py", Verdict: kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "on family zeros (inputs: all zero): \x1b[2J<b>bad</b>", Correctness: kernelwright.CorrectnessReport{KernelBench: &passes}}},
 		{Candidate: "/set/b.py", Verdict: kernelwright.Verdict{Status: kernelwright.NoReference, Reason: "no reference was found for it"}},
 		{Reference: "/set/eval_results.json", Candidate: "/set/eval_results.json", Verdict: kernelwright.Verdict{Status: kernelwright.NoClaims, Reason: "it is no JSON object"}},
+		{Reference: "/set", Candidate: "/set", Verdict: kernelwright.Verdict{Status: kernelwright.Unrecognised, Reason: "c.py is neither a reference nor a candidate"}},
 		{
 			Reference: "/set/a/ref.py", Candidate: "/set/a/rewrite.py", Claim: &kernelwright.Claim{Speedup: 2, Against: "eager"},
 			Verdict: kernelwright.Verdict{Status: kernelwright.Rejected, Candidate: "cd", Reason: "it has no custom code", Evidence: []string{kernelwright.FromBare}}.
@@ -113,7 +114,7 @@ func TestAuditPages(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		text := b.String()
-		for _, want := range []string{"4 pairs: 1 right (1 faster than the fastest baseline), 1 wrong (1 of which KernelBench's comparison passes), 1 that do not run, 1 not evaluated.", "Claims of a speedup that could be tested: 2, of which reached: 1. 1 file of claims cannot be read.", "wrong on family zeros"} {
+		for _, want := range []string{"4 pairs: 1 right (1 faster than the fastest baseline), 1 wrong (1 of which KernelBench's comparison passes), 1 that do not run, 1 not evaluated.", "Claims of a speedup that could be tested: 2, of which reached: 1. 1 file of claims cannot be read. Left out: c.py is neither a reference nor a candidate.", "wrong on family zeros"} {
 			if !strings.Contains(html.UnescapeString(strings.ReplaceAll(text, `\`, "")), want) {
 				t.Errorf("%s lacks %q:\n%s", name, want, text)
 			}

@@ -104,7 +104,7 @@ func CustomOp(d Data, r kernelwright.Round, in DropIn) (string, error) {
 	title := d.Task.Name + " as an operator"
 	var b strings.Builder
 	err = customOpTemplate.Execute(&b, map[string]any{
-		"Title": inDocstring(title), "Version": kernelwright.Version, "Says": inDocstring(Measured(v)), "Self": in.Self, "Module": in.Module, "Package": in.Package,
+		"Title": inDocstring(title), "Version": kernelwright.Version, "Says": inDocstring(FiguresOf(v)), "Self": in.Self, "Module": in.Module, "Package": in.Package,
 		"Autograd": in.Autograd, "Operator": quoted(Operator(d, sum)), "Kernel": literal(kernel), "Reference": literal(d.Task.Source),
 		"Inputs": names, "InputList": strings.Join(names, ", "), "One": len(d.Task.Outputs) == 1, "Device": quoted(device),
 	})

@@ -44,5 +44,5 @@ An operator of PyTorch with a certified kernel, written by kernelwright %[2]s. %
     model = Kernel().eval()
 
 Kernel stands for Model of reference.py, built with its get_init_inputs(). kernel.py is the file that was certified, byte for byte, and certificate.json says on which device, how fast, and what it was held to. `+"`kernelwright verify`"+` of this folder says whether they belong together. The licence is yours to add.
-`, module, kernelwright.Version, Measured(v))
+`, module, kernelwright.Version, strings.TrimPrefix(FiguresOf(v)+".", "."))
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,8 +62,8 @@ class ModelNew(torch.nn.Module):
 			t.Fatal(err)
 		}
 		dir := t.TempDir()
-		path := filepath.Join(dir, "op.py")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		path, twin := filepath.Join(dir, "op.py"), filepath.Join(dir, "twin.py")
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.WriteFile(twin, []byte(text), 0o600), os.WriteFile(filepath.Join(dir, "together.py"), []byte(together), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		run := exec.CommandContext(t.Context(), python, path) //nolint:gosec // the test's own
@@ -71,5 +72,35 @@ class ModelNew(torch.nn.Module):
 		if err != nil || !strings.Contains(string(out), "right alone and compiled in one graph, and opcheck passes") {
 			t.Errorf("with gradients %v: %v\n%s", autograd, err, out)
 		}
+		if out, err := exec.CommandContext(t.Context(), python, filepath.Join(dir, "together.py")).CombinedOutput(); err != nil { //nolint:gosec // the test's own
+			t.Errorf("with gradients %v: %v\n%s", autograd, err, out)
+		}
 	}
 }
+
+// together is a program in which two modules have one kernel, and one is loaded again.
+const together = `import importlib
+
+import op
+import torch
+import twin
+
+assert twin.NAME == op.NAME + "_"
+first = op.Kernel().eval()
+for module in (twin, op):
+    assert importlib.reload(module) is module
+assert twin.NAME == op.NAME + "_"
+x = torch.randn(8, 16)
+with torch.no_grad():
+    for model in (first, op.Kernel(), twin.Kernel()):
+        model.load_state_dict(first.state_dict())
+        for got, want in zip(model.eval()(x, x), first(x, x), strict=True):
+            torch.testing.assert_close(got, want)
+for wrong in ((16,), (1, 2)):
+    try:
+        op.Kernel(*wrong)
+    except TypeError as e:
+        assert "takes no arguments" in str(e)
+    else:
+        raise AssertionError(wrong)
+`

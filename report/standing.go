@@ -58,6 +58,18 @@ func Measured(v kernelwright.Verdict) string {
 	return s
 }
 
+// FiguresOf is Measured for a file, in which no legend explains a mark.
+func FiguresOf(v kernelwright.Verdict) string {
+	if v.CandidateMS <= 0 {
+		return ""
+	}
+	said := Milliseconds(v.CandidateMS)
+	if s := v.Speedup; s != nil {
+		said += fmt.Sprintf(", %.2fx [%.2f, %.2f] against %s (95 %% interval)", s.Value, s.Low, s.High, Line(s.Against))
+	}
+	return said
+}
+
 // apart is the share by which a speedup and the quotient of the times beside it may
 // differ without a word.
 const apart = 0.05

@@ -142,7 +142,11 @@ func Legend(speedups ...*kernelwright.Speedup) []string {
 	if !slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return s != nil }) {
 		return nil
 	}
-	lines := []string{"headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be"}
+	return append([]string{"headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be"}, Marks(speedups...)...)
+}
+
+// Marks explains the marks before these speedups.
+func Marks(speedups ...*kernelwright.Speedup) (lines []string) {
 	if slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return !decided(s) && !s.Vague() }) {
 		lines = append(lines, "≈: no measurable difference, the 95 % interval holds 1")
 	}

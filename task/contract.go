@@ -13,7 +13,7 @@ func ReadReference(path string) (File, error) {
 	if err != nil {
 		return f, err
 	}
-	return f, defines(f.Source)
+	return f, CheckReference(f.Source)
 }
 
 // parts are the names that a task defines, and how a sentence says each.
@@ -24,9 +24,9 @@ var parts = []struct{ name, said string }{
 // defined finds by which other ways a module may come by a name.
 var defined = regexp.MustCompile(`\bimport\s*\(?\s*\*|\b(?:exec|globals|locals|vars|setattr)\b|__dict__`)
 
-// defines returns an *kernelwright.InvalidTaskError where a text cannot define all parts
-// of a task. That they are named does not make it one: Python says that.
-func defines(source string) error {
+// CheckReference returns an *kernelwright.InvalidTaskError where a text cannot define all
+// parts of a task. That they are named does not make it one: Python says that.
+func CheckReference(source string) error {
 	if defined.MatchString(source) {
 		return nil
 	}

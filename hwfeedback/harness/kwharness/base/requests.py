@@ -209,14 +209,13 @@ class Speedup(Message):
 
 @dataclass(frozen=True)
 class Known(Message):
-    """What former evaluations of a task have learned. The first three are records of this side: Go
-    keeps them as they came.
+    """What former evaluations of a task have learned: records of this side, which Go keeps as they
+    came.
     """
 
     calibration: dict[str, Any] | None = None  # verify.calibration.Calibration
     baselines: dict[str, Any] | None = None  # records of timing, by baseline
     profile: dict[str, Any] | None = None  # eager's
-    quick: Speedup | None = None  # what the candidate came to at QUICK
 
 
 @dataclass(frozen=True)

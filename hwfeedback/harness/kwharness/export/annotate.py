@@ -14,14 +14,23 @@ import ast
 from kwharness.export import docstring, file_facts, file_loader, guard, reference_weights
 from kwharness.export.file_facts import REBUILDS, About
 
+NOTE = "# NOT CERTIFIED. "  # uncertifiedMark in report/uncertified.go
+
 
 def written(source: str, about: About) -> str:
     """Returns the candidate's file with what was written round it before replaced."""
-    body, loader = _apart(source)
+    body, loader = _apart(_without_note(source))
     body = _without_guard(body)
     rebuilt = _rebuilt(about)
     body = docstring.put(body, about, rebuilt=bool(rebuilt))
     return f"{body.rstrip()}\n\n\n{guard.text(body, about, rebuilt)}{loader}"
+
+
+def _without_note(source: str) -> str:
+    """Takes out what `kernelwright export` wrote in front of a kernel that was not certified."""
+    note, blank, rest = source.partition("\n\n")
+    ours = source.startswith(NOTE) and all(line.startswith("# ") for line in note.split("\n"))
+    return rest if blank and ours else source
 
 
 def _rebuilt(about: About) -> str:

@@ -46,7 +46,6 @@ def about(
     ``made``: whether it has the reference's weights once it is constructed.
     """
     task, (tree, tensors) = request.task, inputs
-    quick = request.known.quick
     sizes = free(tried or {})
     name = {axis: f.name for f in sizes for axis in f.dims}
     listed = [
@@ -81,7 +80,6 @@ def about(
         loads=plan.loads,
         open=tried is None,
         version=request.kernelwright_version,
-        quick=None if quick is None else quick.to_json(),
     )
 
 

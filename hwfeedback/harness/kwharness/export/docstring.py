@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from kwharness.export import file_facts, reference_weights
+from kwharness.export import file_facts, reference_weights, speedup_line
 from kwharness.export.file_facts import About
 
 WRITTEN = "Certified by kernelwright"  # begins the second part of a docstring of ours
@@ -33,7 +33,8 @@ def put(source: str, about: About, *, rebuilt: bool) -> str:
         own = own.partition(f"\n{LAST}")[2].partition("\n\n")[2] or None
     at = _comments(lines)
     text = [line.decode() for line in lines]
-    return mark + "".join([*text[:at], _docstring(about, own, rebuilt), apart, *text[at:]])
+    speedup = speedup_line.first("".join([*text, own or ""]))
+    return mark + "".join([*text[:at], _docstring(about, own, rebuilt, speedup), apart, *text[at:]])
 
 
 def _comments(lines: Sequence[bytes]) -> int:
@@ -48,21 +49,13 @@ def _comment(line: bytes) -> bytes:
     return line if line.lstrip().startswith(b"#") else b""
 
 
-def _docstring(about: About, own: str | None, rebuilt: bool) -> str:
+def _docstring(about: About, own: str | None, rebuilt: bool, speedup: str) -> str:
     task, device = about["task"], about["device"]
     says = _said(about["reference"])
     operators = ", ".join(o.removeprefix("aten.") for o in about["operators"][:LISTED])
     first = says or f"What Model of {task}.py computes" + (f": {operators}." if operators else ".")
     where = "the CPU" if device == "cpu" else "a GPU, by CUDA"
     machine = f" ({about['machine']})" if about["machine"] else ""
-    quick = about["quick"]
-    speedup = "its certificate has it, with its interval"
-    if quick:
-        speedup = (
-            f"measured quickly, before it was certified, {quick['value']:.2f}x "
-            f"[{quick['low']:.2f}, {quick['high']:.2f}] {quick['against']}; its certificate has "
-            "what was measured then"
-        )
     parts = [
         f"{first}\n",
         f"{WRITTEN} {about['version']}. ModelNew stands for Model of {task}.py.\n",
@@ -71,7 +64,7 @@ def _docstring(about: About, own: str | None, rebuilt: bool) -> str:
         f"Weights: {_weights(about, rebuilt)}",
         f"Device: {where}; it was certified on {where}{machine}.",
         "Inference only: call it under torch.no_grad(). It computes no gradients.",
-        f"Speedup: {speedup}.",
+        speedup,
         f"{LAST}{task}.certificate.json",
     ]
     if own:

@@ -43,7 +43,7 @@ class About(TypedDict):
     constructor of the ``reference`` (its text) makes the weights, if it can stand in the file, and
     ``takes``: whether it takes them by itself; ``made``: whether it has the reference's weights
     once it is constructed; ``loads``: what takes the reference's state_dict, "" for nothing;
-    ``open``: whether it is to be found out yet which shapes it takes; ``quick``: a speedup.
+    ``open``: whether it is to be found out yet which shapes it takes.
     """
 
     task: str
@@ -66,7 +66,6 @@ class About(TypedDict):
     loads: str
     open: bool
     version: str
-    quick: dict[str, Any] | None
 
 
 def arguments(about: About) -> list[str]:

@@ -23,6 +23,7 @@ from kwharness.base.requests import Request
 from kwharness.base.verdicts import Answer, CorrectnessReport, Learned, SandboxReport, Verdict
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, ran_out
 from kwharness.clients.reference_client import ReferenceClient
+from kwharness.export import speedup_line
 from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.health import Ill
@@ -215,7 +216,7 @@ class Evaluation:
         """Adds what is said of every candidate, whatever came of it."""
         v, context = self.verdict, self.context
         if v.status == "certified" and self.exported.text:
-            v.exported = self.exported.text
+            v.exported = speedup_line.stated(self.exported.text, v.speedup)
             v.exported_sha256 = hashlib.sha256(v.exported.encode()).hexdigest()
         if self.trial is not None:
             report = self.trial.verification.report

@@ -111,7 +111,6 @@ ABOUT = About(
     loads="load_state_dict",
     open=False,
     version="0.1.0",
-    quick={"value": 1.834, "low": 1.78, "high": 1.9, "against": "eager"},
 )
 
 
@@ -146,11 +145,19 @@ def test_a_file_begins_with_what_its_user_has_to_know() -> None:
         "load_state_dict takes the reference's state_dict.\n"
         "Device: the CPU; it was certified on the CPU (a machine).\n"
         "Inference only: call it under torch.no_grad(). It computes no gradients.\n"
-        "Speedup: measured quickly, before it was certified, 1.83x [1.78, 1.90] eager; its "
-        "certificate has what was measured then.\n"
+        "Speedup: its certificate has it, with its interval.\n"
         "Certificate: scaled.certificate.json\n\n"
         'My words.\n\nAnd "more" \\ of them.\n'
     )
+
+
+@pytest.mark.parametrize("front", ["", "#!/usr/bin/python3\n", '"""Mine."""\n'])
+def test_what_said_that_it_is_not_certified_goes(front: str) -> None:
+    note = f"{annotate.NOTE}No certificate belongs to it.\n# Verdict: correct (quick).\n\n"
+    candidate = front + CANDIDATE
+    assert annotate.written(note + candidate, ABOUT) == annotate.written(candidate, ABOUT)
+    for own in (note.replace("\n# V", "\nx = 1  # V"), note.replace("NOT C", "Not c")):
+        assert own.split("\n")[0] in annotate.written(own + candidate, ABOUT)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +466,6 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
         "task": {"name": "scaled", "source": REFERENCE, "operators": ["aten.relu"]},
         "specs": {"model": "a machine"},
         "kernelwright_version": "0.1.0",
-        "known": {"quick": ABOUT["quick"]},
         "candidate": {"source": ""},
     }
     info = {

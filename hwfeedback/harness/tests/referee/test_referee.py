@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import hashlib
 import json
 import os
 import pathlib
@@ -296,6 +298,10 @@ def test_what_packing_takes_is_noted(evaluator: Evaluator, text: str, says: str)
     assert ("packing" in v["cost_s"]) is (says != NOT_TIMED)
     if text in (FOLLOWS, PLAIN):
         assert v["correctness"]["follows_weights"] is True and v["assumes"] == []
+    s = v["speedup"]
+    said = f"\nSpeedup: {s['value']:.2f}x [{s['low']:.2f}, {s['high']:.2f}] against eager, "
+    assert said in (ast.get_docstring(ast.parse(v["exported"])) or "")
+    assert v["exported_sha256"] == hashlib.sha256(v["exported"].encode()).hexdigest()
 
 
 def test_other_parameter_names_are_known_by_value_or_a_loader(evaluator: Evaluator) -> None:
@@ -393,7 +399,9 @@ def test_native_code_is_built_traced_and_certified_as_exported(evaluator: Evalua
     assert v["metrics"]["custom_calls"] == 1 and v["work"]["custom"] > 0
     v = evaluator.verdict(SCALED, NATIVE, "certify", built=True)
     assert v["status"] == "certified", v["reason"]
-    assert "class _native:" in v["exported"] and len(v["exported_sha256"]) == 64
+    assert "class _native:" in v["exported"]
+    assert v["exported_sha256"] == hashlib.sha256(v["exported"].encode()).hexdigest()
+    assert "\nSpeedup: its certificate has it" in v["exported"]  # it was not timed
 
 
 def test_what_compilers_make_of_a_candidate(evaluator: Evaluator) -> None:
