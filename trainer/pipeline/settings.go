@@ -113,9 +113,9 @@ func Small() Recipe {
 	return Recipe{
 		Tasks: map[store.Split]int{store.TrainSplit: 8, store.TaughtSplit: 96, store.ValSplit: 0, store.CompositionsSplit: gate.SmallSettings.Held(), store.KindsSplit: gate.SmallSettings.Held()},
 		LowMS: 0.05, HighMS: 0.5, Kinds: smallKinds, Ranks: []int{2}, Shares: map[string]float64{"2": 75, "3": 25},
-		Pairs: 312, Epochs: 14, Batch: 4, Parameters: 800_000, Vocabulary: 2048, Layers: 3, Context: 4096, PairsLR: 3e-3, PairsProcesses: 2,
-		WarmupSteps: 3, AgenticSteps: 2, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 400, AnswerBytes: 1400, ActorLR: 3e-5, CriticLR: 3e-4,
-		CollectSamples: 3, Rounds: 1, RFTEpochs: 2, RFTLR: 3e-4, CriticEpochs: 4,
+		Pairs: 312, Epochs: 10, Batch: 2, Parameters: 800_000, Vocabulary: 2048, Layers: 3, Context: 4096, PairsLR: 3e-3, PairsProcesses: 2,
+		WarmupSteps: 2, AgenticSteps: 2, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 400, AnswerBytes: 1400, ActorLR: 3e-5, CriticLR: 3e-4,
+		CollectSamples: 2, Rounds: 1, RFTEpochs: 2, RFTLR: 3e-4, CriticEpochs: 4,
 		HeldSamples: 1, HeldRounds: 1, Gate: gate.SmallSettings,
 		Device: "cpu", Processes: 1, Threads: 1, MicroTokens: 8192, SaveEvery: 1,
 	}
