@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -121,6 +122,10 @@ func (c trainRunCmd) check() error {
 	return nil
 }
 
+// smallAtOnce is how many candidates a small pipeline has verified side by side. A
+// verification keeps a core busy; each candidate is timed alone.
+const smallAtOnce = 2
+
 // conditions are those that rewards are reached under: eager and torch.compile are what
 // they are held against, and what a policy writes runs in the strict sandbox. A small
 // pipeline trains on the CPU.
@@ -130,8 +135,11 @@ func (c trainRunCmd) conditions(r *room, small bool) (*room, error) {
 	}
 	with := r.config
 	with.Evaluation.Baselines = []string{"eager", "compile"}
-	if small && c.Device == "" {
-		with.Device = "cpu"
+	if small {
+		if c.Device == "" {
+			with.Device = "cpu"
+		}
+		with.Evaluation.AtOnce = max(with.Evaluation.AtOnce, min(smallAtOnce, runtime.GOMAXPROCS(0)))
 	}
 	return r.under(with), nil
 }

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"path/filepath"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/kernelwright/kernelwright/config"
@@ -197,6 +199,24 @@ func TestTheLastObject(t *testing.T) {
 	held.Outputs.Novelty = nil
 	if o = lastObjectOf(held, nil, stages, nil); o.Novel != nil || o.Novelty != nil || o.Decision != gate.Promoted {
 		t.Errorf("%+v", o)
+	}
+}
+
+// A small pipeline verifies candidates side by side, on the CPU; any other one as is configured.
+func TestConditions(t *testing.T) {
+	r, _ := trainRoom(t)
+	for small, want := range map[bool]int{true: min(2, runtime.GOMAXPROCS(0)), false: 1} {
+		under, err := trainRunCmd{}.conditions(r, small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := under.config; c.Evaluation.AtOnce != want || small && c.Device != "cpu" || !slices.Equal(c.Evaluation.Baselines, []string{"eager", "compile"}) {
+			t.Errorf("small %v: %d at once on %s, against %v", small, c.Evaluation.AtOnce, c.Device, c.Evaluation.Baselines)
+		}
+	}
+	r.config.Evaluation.AtOnce = 5
+	if under, err := (trainRunCmd{}).conditions(r, true); err != nil || under.config.Evaluation.AtOnce != 5 {
+		t.Errorf("what is configured counts: %v", err)
 	}
 }
 

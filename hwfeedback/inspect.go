@@ -77,8 +77,9 @@ func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kern
 	}
 }
 
-// inspectBeside inspects in a lane, with a share of the device. What fails there may be
-// the doing of others.
+// inspectBeside inspects in a lane, with a share of the device and of its threads: with all
+// of them each would wait for others' at the end of every operator, for milliseconds. What
+// fails there may be the doing of others.
 func (e *Evaluator) inspectBeside(ctx context.Context, name, source string) (kernelwright.Task, error) {
 	if e.lanes == nil {
 		return kernelwright.Task{}, errNoLane
@@ -96,7 +97,7 @@ func (e *Evaluator) inspectBeside(ctx context.Context, name, source string) (ker
 		return kernelwright.Task{}, err
 	}
 	defer e.release(&laneLease{lease})
-	return e.inspectBy(ctx, lane, lease, name, source)
+	return e.inspectBy(ctx, lane, lease, max(1, e.threads/len(e.lanes.all)), name, source)
 }
 
 var errNoLane = errors.New("there are no lanes")
@@ -112,11 +113,12 @@ func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwri
 		return kernelwright.Task{}, err
 	}
 	defer e.letGo(lease, false)
-	return e.inspectBy(ctx, e.super, lease, name, source)
+	return e.inspectBy(ctx, e.super, lease, e.threads, name, source)
 }
 
-func (e *Evaluator) inspectBy(ctx context.Context, by *supervisor, lease Lease, name, source string) (kernelwright.Task, error) {
+func (e *Evaluator) inspectBy(ctx context.Context, by *supervisor, lease Lease, threads int, name, source string) (kernelwright.Task, error) {
 	body := inspectBody{Name: name, Source: source, TimeoutS: inspectShare / kernelwright.Shared.InspectSteps * e.options.InspectTimeout.Seconds(), workplace: e.workplace()}
+	body.Threads = threads
 	result, err := by.request(ctx, "inspect", body, e.options.InspectTimeout, lease.File())
 	if err != nil {
 		return kernelwright.Task{}, requestError(err)

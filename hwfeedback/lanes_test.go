@@ -93,6 +93,17 @@ func TestSeveralAreVerifiedAtOnce(t *testing.T) {
 	lease.Release()
 }
 
+// Inspections side by side share the threads; one that is alone has all of them.
+func TestInspectionsShareTheThreads(t *testing.T) {
+	for atOnce, want := range map[int]string{1: "8 threads", 4: "2 threads", 16: "1 threads"} {
+		b := openBenchWith(t, Options{DataDir: t.TempDir(), AtOnce: atOnce, Threads: 8}, &memoryCache{})
+		task, err := b.Inspect(t.Context(), "task", "a reference")
+		if err != nil || !slices.Equal(task.Notes, []string{want}) {
+			t.Errorf("%d at once: %q, %v", atOnce, task.Notes, err)
+		}
+	}
+}
+
 // Equal bytes are judged once, also where they are asked for at once.
 func TestDuplicatesOfABatchAreJudgedOnce(t *testing.T) {
 	b := laneBench(t, 4, 2)

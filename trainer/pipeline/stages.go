@@ -90,15 +90,22 @@ const noteEvery = time.Second
 // program runs one of package rl's programs as a part of the attempt. What it says at
 // its end is read into end.
 func (w *work) program(ctx context.Context, part, module string, settings map[string]any, end any) error {
+	return w.programOf(ctx, w.recipe().Processes, part, module, settings, end)
+}
+
+// programOf is program in so many processes.
+func (w *work) programOf(ctx context.Context, processes int, part, module string, settings map[string]any, end any) error {
 	python, err := w.l.interpreter(ctx)
 	if err != nil {
 		return err
 	}
-	host, err := w.l.starter(python)
-	if err != nil {
-		return err
+	var by *host
+	if processes <= 1 {
+		if by, err = w.l.starter(python); err != nil {
+			return err
+		}
 	}
-	p := program{host: host, python: python, module: module, folder: w.folder(part), settings: settings, home: w.l.parts.DataDir, processes: w.recipe().Processes}
+	p := program{host: by, python: python, module: module, folder: w.folder(part), settings: settings, home: w.l.parts.DataDir, processes: processes}
 	if w.l.env != nil {
 		p.env = w.l.env.env()
 	}
@@ -118,8 +125,8 @@ func (w *work) program(ctx context.Context, part, module string, settings map[st
 		}
 	}
 	err = p.run(ctx, end)
-	if err != nil && w.l.host != nil { // it may be what was killed
-		w.l.host.close()
+	if err != nil && by != nil { // it may be what was killed
+		by.close()
 		w.l.host = nil
 	}
 	return err
@@ -138,9 +145,9 @@ func (l *Pipeline) interpreter(ctx context.Context) (rl.Python, error) {
 }
 
 // starter is what starts programs on a CPU, where importing takes longer than a small
-// stage: nil for a GPU, which no fork can use, and for several processes.
+// stage: nil for a GPU, which no fork can use.
 func (l *Pipeline) starter(python rl.Python) (*host, error) {
-	if l.settings.Recipe.Device != "cpu" || l.settings.Recipe.Processes > 1 {
+	if l.settings.Recipe.Device != "cpu" {
 		return nil, nil
 	}
 	if l.host == nil {

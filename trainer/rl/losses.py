@@ -117,9 +117,8 @@ def value_loss(
     return 0.5 * masked_mean(error, mask, tokens)
 
 
-def entropy_of(logits: Tensor) -> Tensor:
-    """Returns the entropy in nats of softmax(logits) over the last dimension, in float32."""
-    logs = torch.log_softmax(logits.float(), dim=-1)
+def entropy_of(logs: Tensor) -> Tensor:
+    """Returns the entropy in nats of log-probabilities over the last dimension."""
     return -(logs.exp() * logs).sum(dim=-1)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rl.batch import Batch  # which reads Parquet: a server starts sooner without
 
 CHUNK = 1024  # tokens whose logits are in memory at once: 200 MB at a vocabulary of 49,152
+KEPT = 1 << 24  # logits of a batch that are kept for going back: 64 MB
 ADAPTER = "adapter_config.json"
 ACTOR_TASK, CRITIC_TASK = "CAUSAL_LM", "TOKEN_CLS"  # as an adapter's config has it
 HEAD = "value_head.safetensors"
@@ -48,7 +49,8 @@ class Actor(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the log-probability and the entropy [n] of each policy token of a batch, float32.
-        Logits exist of those positions alone, a chunk at a time, and again when going back.
+        Logits exist of those positions alone, a chunk at a time; where they are many, they are
+        computed again when going back.
         """
         inner = unwrapped(self.model)
         with computing(batch.input_ids.device):
@@ -59,8 +61,9 @@ class Actor(nn.Module):
                 states = inner(**_inputs(batch)).logits[batch.at[0], batch.at[1]]
         head = inner.get_output_embeddings() if self.split else nn.Identity()
         logs, entropies = [], []
+        many = len(states) * inner.config.vocab_size > KEPT
         for part, targets in zip(states.split(CHUNK), batch.targets.split(CHUNK), strict=True):
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() and many:
                 got = checkpoint(_chunk, head, part, targets, use_reentrant=False)
             else:
                 got = _chunk(head, part, targets)
@@ -137,8 +140,7 @@ def _chunk(head: Any, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     with torch.autocast(states.device.type, enabled=False):
         logits = head(states.float())
     logs = torch.log_softmax(logits.float(), dim=-1)
-    entropy = losses.entropy_of(logits)
-    return logs.gather(-1, targets[:, None])[:, 0], entropy
+    return logs.gather(-1, targets[:, None])[:, 0], losses.entropy_of(logs)
 
 
 @torch.no_grad()

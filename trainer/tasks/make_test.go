@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,7 +35,10 @@ func ok(t testing.TB, err error) {
 }
 
 // says is hardware that finds what a comment of the reference says.
-type says struct{ asked int }
+type says struct {
+	asked       int
+	inspectedMS float64 // what an inspection says of eager; 0: 1
+}
 
 func (*says) Device() kernelwright.Device { return kernelwright.Device{Kind: kernelwright.CPUDevice} }
 
@@ -53,12 +57,12 @@ func word(source string) (what string, room float64) {
 func (h *says) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
 	h.asked++
 	what, _ := word(source)
-	t := kernelwright.Task{Fingerprint: kernelwright.HashText(source), Name: name, Source: source, EagerMS: 1, Operators: []string{"aten.relu", "aten.softmax"}}
+	t := kernelwright.Task{Fingerprint: kernelwright.HashText(source), Name: name, Source: source, EagerMS: cmp.Or(h.inspectedMS, 1), Operators: []string{"aten.relu", "aten.softmax"}}
 	switch what {
 	case "constant":
 		t.Flags = []kernelwright.TaskFlag{kernelwright.FlagConstantOutput}
 	case "slow":
-		t.EagerMS = 1e4
+		t.EagerMS = 1e5
 	case "random":
 		return t, &kernelwright.InvalidTaskError{Reason: "the reference is stochastic: two runs on the same input differ"}
 	case "broken":
@@ -185,6 +189,16 @@ func TestTaughtTasksAreNotTimed(t *testing.T) {
 	if err := w.store.SaveTaskDraw(t.Context(), w.begin(t, "two", s).ID, held); !errors.As(err, &overlap) {
 		t.Errorf("a taught task was held out: %v", err)
 	}
+}
+
+// An inspection beside others has fewer threads than a task is timed with: what is slow by
+// one thread's time alone is left out.
+func TestAnInspectionMayHaveFewerThreads(t *testing.T) {
+	s := small()
+	s.Machine.Threads = 4
+	w := newWorld(t, s, 1)
+	w.hw.inspectedMS = 1.5 * s.HighMS * 4
+	ok(t, w.maker.Make(t.Context(), w.set, s))
 }
 
 // A set that is stopped after any of its draws, and goes on, is the one that was

@@ -139,6 +139,7 @@ class Referee:
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         asked = requests.Inspect.from_json(msg)
         place = asked.workplace
+        torch.set_num_threads(max(1, place.threads // 3))
         parsed = self._read(asked.source, place.sandbox)
         config = {"sandbox": place.sandbox, "threads": place.threads} | place.placed()
         # Capturing the graph takes most of what torch.compile does, seconds to import.

@@ -201,6 +201,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
                 "graph": {"nodes": []},
                 "graph_note": "",
                 "flags": ["ill_conditioned"],
+                "notes": [f"{msg['threads']} threads"],
             }
         }
     if kind == "evaluate":
