@@ -297,7 +297,7 @@ func (s *Store) ftsMatch(ctx context.Context, query string) (string, error) {
 func quotedWord(word string) string { return `"` + strings.ReplaceAll(word, `"`, `""`) + `"` }
 
 // maxBegins is how many words a beginning is replaced by.
-const maxBegins = 8
+const maxBegins = 32
 
 // wordsWith returns the words of the index that begin so, quoted; none where they are many,
 // or where the beginning is no plain word. FTS5 finds the newest text with one of several
