@@ -100,7 +100,7 @@ var (
 	prunings  = versions{since: 20}
 	facets    = versions{since: 21} // and sums of charges
 	taskSums  = versions{since: 23}
-	words     = versions{since: 24}
+	wordList  = versions{since: 24}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns

@@ -181,9 +181,16 @@ func (s *Store) Sizes(ctx context.Context) (z Sizes, err error) {
 		(SELECT count(*) FROM prunings), (SELECT coalesce(sum(bytes), 0) FROM prunings)`).Scan(&z.File, &z.Free, &z.Texts, &z.Whole, &z.Packed, &z.Pruned, &z.PrunedBy)
 }
 
-// Compact writes the file anew without what is free in it. Writers wait.
+// Compact writes the file anew without what is free in it, and without words that stand in
+// no text any more. Writers wait.
 func (s *Store) Compact(ctx context.Context) error {
-	_, err := s.write.ExecContext(ctx, `VACUUM`)
+	_, err := s.write.ExecContext(ctx, `INSERT INTO texts_fts (texts_fts) VALUES ('optimize'); DELETE FROM texts_words`)
+	if err == nil {
+		err = listWords(ctx, s.write)
+	}
+	if err == nil {
+		_, err = s.write.ExecContext(ctx, `VACUUM`)
+	}
 	if err != nil {
 		return fmt.Errorf("compact the history: %w", err)
 	}

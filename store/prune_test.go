@@ -24,7 +24,7 @@ func aged(t *testing.T, s *Store, coder string, ended int64, certified bool) kw.
 		ok(t, s.Append(ctx, llm.Record{
 			Key: llm.Key{Run: run.ID, Round: i, Agent: "coder"}, Model: "p:m",
 			Request: llm.Request{Messages: []llm.Message{say(llm.System, strings.Repeat("the same for all ", 100)), say(llm.User, fmt.Sprint(run.ID, i, strings.Repeat(" a question", 100)))}},
-			Reply:   llm.Reply{Text: fmt.Sprint(run.ID, i, strings.Repeat(" an answer", 100)), Reasoning: fmt.Sprint(run.ID, i, strings.Repeat(" a thought", 100))},
+			Reply:   llm.Reply{Text: fmt.Sprint(run.ID, i, strings.Repeat(" an answer", 100)), Reasoning: fmt.Sprint(run.ID, i, strings.Repeat(" a thought", 100), fmt.Sprint(" onlyin", run.ID))},
 		}))
 	}
 	if certified {
@@ -93,6 +93,11 @@ func TestPruneKeepsWhatIsInUse(t *testing.T) {
 	ok(t, s.Compact(ctx))
 	if e := examine(t, s.Path()); !e.Sound() {
 		t.Errorf("%+v", e.Faults)
+	}
+	for id, want := range map[int64]int{old.ID: 0, young.ID: 1} { // the words of what was pruned
+		if words := must(s.wordsWith(ctx, fmt.Sprint("onlyin", id)))(t); len(words) != want {
+			t.Errorf("run %d: %v", id, words)
+		}
 	}
 	salvaged := must(Salvage(ctx, s.Path(), t.TempDir()+"/copy.db", func(string) {}))(t)
 	for table, n := range salvaged.Lost {

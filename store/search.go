@@ -7,10 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
-
-	"golang.org/x/text/unicode/norm"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -245,22 +242,6 @@ func holdsWords(text, query string) bool {
 	return true
 }
 
-// wordsOf returns the words of a text as texts_fts has them: in small letters, without accents.
-func wordsOf(text string) []string {
-	plain := strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Mn, r) {
-			return -1
-		}
-		return unicode.ToLower(r)
-	}, norm.NFD.String(text))
-	return strings.FieldsFunc(plain, func(r rune) bool { return !inWord(r) })
-}
-
-// inWord reports whether a letter is part of a word: sqlite.org/fts5.html, section 4.3.1.
-func inWord(r rune) bool {
-	return r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.Is(unicode.Co, r)
-}
-
 // ftsMatch quotes each word, so that what people type is never FTS5 syntax.
 func (s *Store) ftsMatch(ctx context.Context, query string) (string, error) {
 	var words, either []string
@@ -295,45 +276,6 @@ func (s *Store) ftsMatch(ctx context.Context, query string) (string, error) {
 }
 
 func quotedWord(word string) string { return `"` + strings.ReplaceAll(word, `"`, `""`) + `"` }
-
-// maxBegins is how many words a beginning is replaced by.
-const maxBegins = 32
-
-// wordsWith returns the words of the index that begin so, quoted; none where they are many,
-// or where the beginning is no plain word. FTS5 finds the newest text with one of several
-// words at once, but reads all texts that have a word with a beginning before the first.
-func (s *Store) wordsWith(ctx context.Context, begins string) ([]string, error) {
-	begins = strings.ToLower(begins)
-	if !listed(begins) || strings.ContainsFunc(begins, func(r rune) bool { return r > unicode.MaxASCII || !inWord(r) }) {
-		return nil, nil
-	}
-	words, err := scanNames(s.read.QueryContext(ctx, `SELECT word FROM texts_words WHERE word >= ?1 AND word < ?1 || char(0x10ffff) LIMIT ?2`, begins, maxBegins+1))
-	if len(words) > maxBegins {
-		return nil, err
-	}
-	for i, word := range words {
-		words[i] = quotedWord(word)
-	}
-	return words, err
-}
-
-// listed reports whether texts_words has such a word: numbers are many, and rarely looked
-// for by how they begin.
-func listed(word string) bool { return word != "" && (word[0] < '0' || word[0] > '9') }
-
-// WordsQuery notes the words of a text that the search index was told, from the JSON of
-// NewWords: for who records in bulk.
-const WordsQuery = `INSERT OR IGNORE INTO texts_words SELECT value FROM json_each(?)`
-
-// NewWords returns as a JSON array the words of a text, each once, that texts_words has when
-// it has the text's.
-func NewWords(text string) string {
-	words := wordsOf(text)
-	slices.Sort(words)
-	words = slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !listed(word) })
-	b, _ := json.Marshal(words) // strings alone: cannot fail
-	return string(b)
-}
 
 // maxExcerpt is about one line of a terminal.
 const maxExcerpt = 120

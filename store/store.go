@@ -56,13 +56,13 @@ const (
 
 // Store is an open database. Open makes one.
 type Store struct {
-	path  string
-	write *sql.DB // one connection
-	read  *sql.DB
-	enc   *zstd.Encoder
-	dec   *zstd.Decoder
-	now   func() time.Time
-	lists bool // texts_words is there: a copy that is made of an earlier version has none yet
+	path        string
+	write       *sql.DB // one connection
+	read        *sql.DB
+	enc         *zstd.Encoder
+	dec         *zstd.Decoder
+	now         func() time.Time
+	hasWordList bool // a copy that is made of an earlier version has none yet
 
 	file   os.FileInfo // what was opened
 	damage *atomic.Pointer[DamagedError]
@@ -178,8 +178,11 @@ func open(ctx context.Context, path string, steps []string, examine bool) (*Stor
 		return nil, err
 	}
 	s, err := newStore(path, write, read, damage)
-	if err == nil {
-		s.lists = words.has(len(steps))
+	if err == nil && wordList.has(len(steps)) {
+		s.hasWordList, err = true, listWords(ctx, write)
+	}
+	if err != nil && s != nil {
+		err = errors.Join(err, s.Close())
 	}
 	return s, err
 }

@@ -39,7 +39,7 @@ func (s *Store) putText(ctx context.Context, tx *sql.Tx, text, index string) (in
 	if _, err := tx.ExecContext(ctx, `INSERT INTO texts_fts (rowid, body) VALUES (?, ?)`, id, index); err != nil {
 		return 0, fmt.Errorf("index a text: %w", err)
 	}
-	if s.lists {
+	if s.hasWordList {
 		if _, err := tx.ExecContext(ctx, WordsQuery, NewWords(index)); err != nil {
 			return 0, fmt.Errorf("index a text: %w", err)
 		}
