@@ -122,7 +122,7 @@ def _read_short(source: str) -> str:
             return source
         behind = file_loader.behind(sources, language)
     except (SyntaxError, ValueError, RecursionError, MemoryError, file_loader.Unwritten):
-        return source  # whoever reads it says why
+        return source  # its reader says why
     if behind != source[len(text) :]:
         return source
     ours = f"from kernelwright import native as {file_loader.NATIVE}\n"

@@ -64,7 +64,7 @@ def as_import(text: str) -> str:
     try:
         body = ast.parse(text.encode()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return text  # whoever reads it says why
+        return text  # its reader says why
     for at in [n.lineno - 1 for n in body if isinstance(n, ast.FunctionDef) and n.name == LOADER]:
         if lines[at : at + len(loader)] == loader:
             ours = [f"import kernelwright as {LOADER}\n", *["\n"] * (len(loader) - 1)]
