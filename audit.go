@@ -9,9 +9,9 @@ type Audit struct {
 	Path         string   `json:"path"` // of the set, absolute
 	References   []string `json:"references,omitempty"`
 	Level        Level    `json:"level"`
-	Device       string   `json:"device"`       // as the command line named it first
+	Device       string   `json:"device"`       // as the command line named it first, or NoDevice
 	DeviceClass  string   `json:"device_class"` // Device.Class of all that evaluate
-	DeviceName   string   `json:"device_name"`
+	DeviceName   string   `json:"device_name"`  // empty of NoDevice
 	Baselines    []string `json:"baselines"`
 	Precision    string   `json:"precision"`
 	CustomCode   string   `json:"custom_code"`
@@ -25,6 +25,9 @@ type Audit struct {
 	CreatedMS    int64    `json:"created" time:"ms"`
 	FinishedMS   int64    `json:"finished,omitempty" time:"ms"` // 0 while it has not come to its end
 }
+
+// NoDevice is the Device of an audit of which no pair needs one.
+const NoDevice = "no device"
 
 // AuditPair is a reference and a candidate of an audit, and what was said of them.
 // The labels are where each was found: the path of a file, or file:line.

@@ -154,7 +154,8 @@ func (f *finder) texts() *spool {
 	return f.set.texts
 }
 
-// add takes a pair. Its labels tell it from every other one.
+// add takes a pair, or what stands in the place of one, which has no layout. Its labels tell
+// it from every other one.
 func (f *finder) add(layout string, p Pair) {
 	called := p.Reference.Label + "\n" + p.Candidate.Label
 	if f.seen[called]++; f.seen[called] > 1 {

@@ -51,7 +51,6 @@ const (
 	asLoose   = "candidates whose references lie elsewhere"
 	asJSON    = "JSON"
 	asParquet = "Parquet"
-	asClaims  = "files of claims that cannot be read"
 )
 
 // folder reads a folder, and those in it.
@@ -160,7 +159,7 @@ func (f *finder) files(path string) error {
 		var problems []string
 		claims, problems = claimsOf(path)
 		for _, problem := range problems {
-			f.add(asClaims, unread(path, problem))
+			f.add("", unread(path, problem))
 		}
 	}
 	if severalLevels(s.runs) { // a claim names the problem alone, and each level has one of that number

@@ -209,7 +209,7 @@ func (c auditCmd) audit(r *room, es []*hwfeedback.Evaluator, command []string) k
 	settings := r.config.Evaluation
 	first := kernelwright.Device{}
 	if len(es) == 0 {
-		names, first.Name = []string{"no device"}, "since no pair needs one"
+		names = []string{kernelwright.NoDevice}
 	} else {
 		first = es[0].Device()
 	}

@@ -23,7 +23,7 @@ type exportCmd struct {
 
 // Help is shown below the flags.
 func (exportCmd) Help() string {
-	return "Writes the file that was certified, byte for byte, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py. With --round it also writes the kernel of a correct round that was not certified, and the file says that first. As a custom-op or a package it is an operator that torch.compile takes into its graph, with its certificate beside it: docs/your-package.md."
+	return "Writes the file that its certificate's SHA-256 is of, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py. With --round it also writes the kernel of a correct round that was not certified, and the file says that first. As a custom-op or a package it is an operator that torch.compile takes into its graph, with its certificate beside it: docs/your-package.md."
 }
 
 // Run writes the kernel of a round to a file.

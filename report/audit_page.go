@@ -119,9 +119,17 @@ func (a Audit) rules() string {
 	return said
 }
 
+// device says on what.
+func (a Audit) device() string {
+	if a.Device == kernelwright.NoDevice {
+		return a.Device + ", since no pair needs one"
+	}
+	return a.Device + ", " + a.DeviceName
+}
+
 // about says what was evaluated, where and when.
 func (a Audit) about() []fact {
-	out := []fact{{"Set", a.Path}, {"Device", a.Device + ", " + a.DeviceName}, {"Evaluated", a.rules()}, {"Baselines", strings.Join(a.Baselines, ", ")}, {"Precision", a.Precision}}
+	out := []fact{{"Set", a.Path}, {"Device", a.device()}, {"Evaluated", a.rules()}, {"Baselines", strings.Join(a.Baselines, ", ")}, {"Precision", a.Precision}}
 	if len(a.References) > 0 {
 		out = append(out, fact{"References", strings.Join(a.References, ", ")})
 	}

@@ -43,6 +43,6 @@ An operator of PyTorch with a certified kernel, written by kernelwright %[2]s. %
     from %[1]s import Kernel
     model = Kernel().eval()
 
-Kernel stands for Model of reference.py, built with its get_init_inputs(). kernel.py is the file that was certified, byte for byte, and certificate.json says on which device, how fast, and what it was held to. `+"`kernelwright verify`"+` of this folder says whether they belong together. The licence is yours to add.
+Kernel stands for Model of reference.py, built with its get_init_inputs(). kernel.py is the file that the SHA-256 in certificate.json is of. The certificate says on which device, how fast, and what it was held to. `+"`kernelwright verify`"+` of this folder says whether they belong together. The licence is yours to add.
 `, module, kernelwright.Version, strings.TrimPrefix(FiguresOf(v)+".", "."))
 }

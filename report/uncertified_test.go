@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 func TestWhatIsWithheld(t *testing.T) {
@@ -22,6 +23,10 @@ func TestWhatIsWithheld(t *testing.T) {
 		r := kernelwright.Round{Verdict: kernelwright.Verdict{Status: c.quick}, Certificate: c.certificate}
 		if got := Withheld(r); (got != "") != c.withheld {
 			t.Errorf("%s, certificate %v: %q", c.quick, c.certificate, got)
+		}
+		r.Candidate.Source = store.PrunedText
+		if got := Withheld(r); got == "" || strings.Contains(got, "pruned") == c.withheld {
+			t.Errorf("%s, certificate %v, and its text is gone: %q", c.quick, c.certificate, got)
 		}
 	}
 }

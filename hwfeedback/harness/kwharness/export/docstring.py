@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from kwharness.export import file_facts, reference_weights, speedup_line
+from kwharness.export import file_facts, reference_weights, speedup_line, whole_loader
 from kwharness.export.file_facts import About
 
 WRITTEN = "Certified by kernelwright"  # begins the second part of a docstring of ours
@@ -33,7 +33,7 @@ def put(source: str, about: About, *, rebuilt: bool) -> str:
         own = own.partition(f"\n{LAST}")[2].partition("\n\n")[2] or None
     at = _comments(lines)
     text = [line.decode() for line in lines]
-    speedup = speedup_line.first("".join([*text, own or ""]))
+    speedup = speedup_line.line_to_verify(whole_loader.as_import("".join(text)))
     return mark + "".join([*text[:at], _docstring(about, own, rebuilt, speedup), apart, *text[at:]])
 
 

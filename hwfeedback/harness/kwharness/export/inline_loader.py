@@ -7,19 +7,15 @@ The text is foreign: this module is for a sandboxed worker.
 from __future__ import annotations
 
 import ast
-import functools
 import io
-import os
-import textwrap
 from collections.abc import Sequence
 
-from kwharness.base import paths
 from kwharness.build import headers, native_calls, used_headers
-from kwharness.export import annotate, file_loader
+from kwharness.export import annotate, file_loader, whole_loader
 from kwharness.export.file_facts import About
 
 MARK = headers.MARK
-LOADER = "_kernelwright_loader"
+LOADER = whole_loader.LOADER
 
 
 def standalone(source: str, loader: str | None = None, about: About | None = None) -> str:
@@ -47,9 +43,9 @@ def standalone(source: str, loader: str | None = None, about: About | None = Non
             short = _with_short_loader(source, tree, imports)
             if short:
                 return short
-    loader = _loader() if loader is None else loader
+    loader = whole_loader.source() if loader is None else loader
     return _replaced(
-        source, tree, imports, f"{_function(loader)}{_headers(needed)}\n", LOADER + "."
+        source, tree, imports, f"{whole_loader.function(loader)}{_headers(needed)}\n", LOADER + "."
     )
 
 
@@ -80,7 +76,7 @@ def _replaced(
         after = lines[node.end_lineno - 1][node.end_col_offset :]
         stands = _assignment(node) if owner else _assignment(node, file_loader.NATIVE)
         lines[node.lineno - 1 : node.end_lineno] = [before + stands.encode() + after]
-    at = _first_statement(tree)
+    at = whole_loader.first_statement(tree)
     text = [line.decode() for line in lines]
     return mark + "".join([*text[:at], front, *text[at:]])
 
@@ -108,19 +104,7 @@ def read_as(source: str) -> str:
     """
     if file_loader.MARK in source:
         return _read_short(source)
-    if LOADER not in source:
-        return source
-    loader = _lines(_function(_loader()).lstrip("\n"))
-    lines = _lines(source)
-    try:
-        body = ast.parse(source.encode()).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return source  # whoever reads it says why
-    for at in [n.lineno - 1 for n in body if isinstance(n, ast.FunctionDef) and n.name == LOADER]:
-        if lines[at : at + len(loader)] == loader:
-            ours = [f"import kernelwright as {LOADER}\n", *["\n"] * (len(loader) - 1)]
-            return "".join([*lines[:at], *ours, *lines[at + len(loader) :]])
-    return source
+    return whole_loader.as_import(source)
 
 
 def _read_short(source: str) -> str:
@@ -138,7 +122,7 @@ def _read_short(source: str) -> str:
             return source
         behind = file_loader.behind(sources, language)
     except (SyntaxError, ValueError, RecursionError, MemoryError, file_loader.Unwritten):
-        return source  # whoever reads it says why
+        return source  # its reader says why
     if behind != source[len(text) :]:
         return source
     ours = f"from kernelwright import native as {file_loader.NATIVE}\n"
@@ -155,13 +139,6 @@ def _lines(text: str) -> list[str]:
     return io.StringIO(text, newline="").readlines()
 
 
-@functools.cache
-def _loader() -> str:
-    path = os.path.join(paths.ROOT, "kernelwright.py")
-    with open(path, encoding="utf-8") as f:
-        return f.read()
-
-
 def _assignment(node: native_calls.Import, native: str = "") -> str:
     """What an import statement becomes."""
     if isinstance(node, ast.ImportFrom) and native:
@@ -171,31 +148,3 @@ def _assignment(node: native_calls.Import, native: str = "") -> str:
     others = [a for a in node.names if a.name != "kernelwright"]
     ours = [f"{a.asname or a.name} = {LOADER}" for a in node.names if a.name == "kernelwright"]
     return "; ".join(([ast.unparse(ast.Import(others))] if others else []) + ours)
-
-
-def _first_statement(tree: ast.Module) -> int:
-    """The number of lines that must stay in front: the docstring and imports from __future__."""
-    at = 0
-    for i, node in enumerate(tree.body):
-        docstring = i == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        if not (docstring or future):
-            break
-        at = node.end_lineno or at
-    return at
-
-
-@functools.cache  # a batch asks for each that comes next, and reading the loader takes long
-def _function(loader: str) -> str:
-    """The loader as a function, so that none of its names meets one of the candidate's."""
-    tree = ast.parse(loader)
-    lines = loader.split("\n")
-    notes = ast.get_docstring(tree) or ""
-    body = "\n".join(lines[_first_statement(tree) :]).strip("\n")
-    indented = textwrap.indent(body, "    ")
-    about = textwrap.indent(f'"""{notes}\n"""', "    ")
-    return (
-        f"\ndef {LOADER}():\n{about}\n    import types\n\n{indented}\n\n"
-        f"    return types.SimpleNamespace(native=native, headers=headers)\n\n\n"
-        f"{LOADER} = {LOADER}()\n"
-    )

@@ -216,7 +216,7 @@ class Evaluation:
         """Adds what is said of every candidate, whatever came of it."""
         v, context = self.verdict, self.context
         if v.status == "certified" and self.exported.text:
-            v.exported = speedup_line.stated(self.exported.text, v.speedup)
+            v.exported = speedup_line.with_figures(self.exported.text, v.speedup)
             v.exported_sha256 = hashlib.sha256(v.exported.encode()).hexdigest()
         if self.trial is not None:
             report = self.trial.verification.report

@@ -145,7 +145,7 @@ def test_a_file_begins_with_what_its_user_has_to_know() -> None:
         "load_state_dict takes the reference's state_dict.\n"
         "Device: the CPU; it was certified on the CPU (a machine).\n"
         "Inference only: call it under torch.no_grad(). It computes no gradients.\n"
-        "Speedup: its certificate has it, with its interval.\n"
+        "Speedup: not measured.\n"
         "Certificate: scaled.certificate.json\n\n"
         'My words.\n\nAnd "more" \\ of them.\n'
     )
