@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"unicode/utf8"
 
 	"github.com/kernelwright/kernelwright"
@@ -41,8 +42,21 @@ func (e *Evaluator) Inspected(ctx context.Context, name, source string) (kernelw
 	return t, known
 }
 
+// taskKey has the threads in it where inspections share them: eager's time depends on that.
 func (e *Evaluator) taskKey(source string) string {
-	return joinKey(kernelwright.HashText(source), e.device.Key, e.versionsKey())
+	parts := []string{kernelwright.HashText(source), e.device.Key, e.versionsKey()}
+	if n := e.inspectThreads(); n < e.threads {
+		parts = append(parts, fmt.Sprintf("%d threads", n))
+	}
+	return joinKey(parts...)
+}
+
+// inspectThreads is how many threads an inspection has beside others.
+func (e *Evaluator) inspectThreads() int {
+	if e.lanes == nil {
+		return e.threads
+	}
+	return max(1, e.threads/len(e.lanes.all))
 }
 
 // inspectTwice does not take a reference's word for it that the machine is
@@ -97,7 +111,7 @@ func (e *Evaluator) inspectBeside(ctx context.Context, name, source string) (ker
 		return kernelwright.Task{}, err
 	}
 	defer e.release(&laneLease{lease})
-	return e.inspectBy(ctx, lane, lease, max(1, e.threads/len(e.lanes.all)), name, source)
+	return e.inspectBy(ctx, lane, lease, e.inspectThreads(), name, source)
 }
 
 var errNoLane = errors.New("there are no lanes")

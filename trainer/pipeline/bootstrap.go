@@ -44,7 +44,7 @@ func bootstrap(ctx context.Context, w *work) (out Outputs, skipped string, err e
 	r := w.recipe()
 	updates := r.Epochs * (pairs + r.Batch - 1) / r.Batch
 	var end trained
-	err = w.programOf(ctx, max(r.PairsProcesses, r.Processes), "train", "rl.bootstrap", map[string]any{
+	err = w.programIn(ctx, max(r.BootstrapProcesses, r.Processes), "train", "rl.bootstrap", map[string]any{
 		"pairs": []string{w.path(out.Pairs)}, "base": base.path, "epochs": r.Epochs, "batch": r.Batch, "longest": r.Context,
 		"parameters": r.Parameters, "vocabulary": r.Vocabulary, "layers": r.Layers, "context": r.Context, "seed": w.seed(), "lora": map[string]any{"rank": r.Lora},
 		"optimiser": map[string]any{"lr": r.PairsLR, "warmup": min(20, updates/5), "schedule": "cosine", "weight_decay": 0.01},

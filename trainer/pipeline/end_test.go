@@ -359,8 +359,8 @@ func TestRecipesHaveTasksToSpare(t *testing.T) {
 				t.Errorf("%s: %d tasks of %s for a gate of %d", name, r.Tasks[split], split, r.Gate.Tasks)
 			}
 		}
-		if r.Batch%max(1, r.PairsProcesses) != 0 {
-			t.Errorf("%s: %d processes share %d rows unevenly", name, r.PairsProcesses, r.Batch)
+		if r.Batch%max(1, r.BootstrapProcesses) != 0 {
+			t.Errorf("%s: %d processes share %d rows unevenly", name, r.BootstrapProcesses, r.Batch)
 		}
 	}
 }

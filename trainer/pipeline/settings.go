@@ -55,8 +55,8 @@ type Recipe struct {
 	Layers     int     `json:"layers"`
 	Context    int     `json:"context"` // tokens
 	PairsLR    float64 `json:"pairs_lr"`
-	// PairsProcesses share each update of the bootstrap, where they are more than Processes.
-	PairsProcesses int `json:"pairs_processes,omitempty"`
+	// BootstrapProcesses share each update of the bootstrap, where they are more than Processes.
+	BootstrapProcesses int `json:"bootstrap_processes,omitempty"`
 
 	WarmupSteps    int     `json:"warmup_steps"`
 	AgenticSteps   int     `json:"agentic_steps"`
@@ -113,7 +113,7 @@ func Small() Recipe {
 	return Recipe{
 		Tasks: map[store.Split]int{store.TrainSplit: 8, store.TaughtSplit: 96, store.ValSplit: 0, store.CompositionsSplit: gate.SmallSettings.Held(), store.KindsSplit: gate.SmallSettings.Held()},
 		LowMS: 0.05, HighMS: 0.5, Kinds: smallKinds, Ranks: []int{2}, Shares: map[string]float64{"2": 75, "3": 25},
-		Pairs: 312, Epochs: 10, Batch: 2, Parameters: 800_000, Vocabulary: 2048, Layers: 3, Context: 4096, PairsLR: 3e-3, PairsProcesses: 2,
+		Pairs: 312, Epochs: 10, Batch: 2, Parameters: 800_000, Vocabulary: 2048, Layers: 3, Context: 4096, PairsLR: 3e-3, BootstrapProcesses: 2,
 		WarmupSteps: 2, AgenticSteps: 2, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 400, AnswerBytes: 1400, ActorLR: 3e-5, CriticLR: 3e-4,
 		CollectSamples: 2, Rounds: 1, RFTEpochs: 2, RFTLR: 3e-4, CriticEpochs: 4,
 		HeldSamples: 1, HeldRounds: 1, Gate: gate.SmallSettings,
@@ -124,7 +124,7 @@ func Small() Recipe {
 // ForModel is a recipe for a model that was trained before: it is larger, and needs less
 // of everything to learn a form.
 func (r Recipe) ForModel() Recipe {
-	r.Epochs, r.Batch, r.PairsLR, r.Lora, r.Context, r.PairsProcesses = 2, 8, 5e-4, 16, 8192, 0
+	r.Epochs, r.Batch, r.PairsLR, r.Lora, r.Context, r.BootstrapProcesses = 2, 8, 5e-4, 16, 8192, 0
 	r.ActorLR, r.CriticLR, r.RFTLR = 3e-5, 3e-5, 1e-4
 	return r
 }

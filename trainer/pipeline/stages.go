@@ -90,11 +90,11 @@ const noteEvery = time.Second
 // program runs one of package rl's programs as a part of the attempt. What it says at
 // its end is read into end.
 func (w *work) program(ctx context.Context, part, module string, settings map[string]any, end any) error {
-	return w.programOf(ctx, w.recipe().Processes, part, module, settings, end)
+	return w.programIn(ctx, w.recipe().Processes, part, module, settings, end)
 }
 
-// programOf is program in so many processes.
-func (w *work) programOf(ctx context.Context, processes int, part, module string, settings map[string]any, end any) error {
+// programIn is program in so many processes.
+func (w *work) programIn(ctx context.Context, processes int, part, module string, settings map[string]any, end any) error {
 	python, err := w.l.interpreter(ctx)
 	if err != nil {
 		return err

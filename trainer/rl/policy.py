@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rl.batch import Batch  # which reads Parquet: a server starts sooner without
 
 CHUNK = 1024  # tokens whose logits are in memory at once: 200 MB at a vocabulary of 49,152
-KEPT = 1 << 24  # logits of a batch that are kept for going back: 64 MB
+KEPT = 1 << 24  # logits of a batch that are kept for going back: 64 MB, and what is made of them
 ADAPTER = "adapter_config.json"
 ACTOR_TASK, CRITIC_TASK = "CAUSAL_LM", "TOKEN_CLS"  # as an adapter's config has it
 HEAD = "value_head.safetensors"
@@ -61,7 +61,8 @@ class Actor(nn.Module):
                 states = inner(**_inputs(batch)).logits[batch.at[0], batch.at[1]]
         head = inner.get_output_embeddings() if self.split else nn.Identity()
         logs, entropies = [], []
-        many = len(states) * inner.config.vocab_size > KEPT
+        vocabulary = head.weight.shape[0] if self.split else states.shape[-1]
+        many = len(states) * vocabulary > KEPT
         for part, targets in zip(states.split(CHUNK), batch.targets.split(CHUNK), strict=True):
             if torch.is_grad_enabled() and many:
                 got = checkpoint(_chunk, head, part, targets, use_reentrant=False)

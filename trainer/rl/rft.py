@@ -29,7 +29,7 @@ from rl.trajectories import CUT, Episode
 
 @dataclass(frozen=True)
 class Settings(Supervised):
-    """``policy``: the folder to train on; ``pairs``: files of JSON lines as rl.bootstrap reads
+    """``policy``: the folder to train on; ``pairs``: files of JSON lines as rl.pairs reads
     them; ``per_task``: the most episodes of one task, the best rewarded first, 0 for all.
     ``may_be_none``: where there is nothing to learn from, the stage ends without a policy; else
     that is bad input.

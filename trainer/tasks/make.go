@@ -217,9 +217,10 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 			return d
 		}
 	}
-	// An inspection measures with warm caches and, beside others, with fewer threads: what is
-	// slow there by one thread's time is slow when it is timed, and need not be compiled for that.
-	if d.reason = outside(t.EagerMS, s.LowMS/3, s.HighMS*1.5*float64(max(1, s.Machine.Threads))); d.reason != "" {
+	// An inspection measures with warm caches and, beside others, with a share of the threads:
+	// what is slow there by that is slow when it is timed, and need not be compiled for that.
+	sharing := max(1, min(len(m.Hardware), s.Machine.Threads))
+	if d.reason = outside(t.EagerMS, s.LowMS/3, s.HighMS*1.5*float64(sharing)); d.reason != "" {
 		return d
 	}
 	d.task.inspected(t)

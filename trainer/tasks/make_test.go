@@ -192,13 +192,20 @@ func TestTaughtTasksAreNotTimed(t *testing.T) {
 }
 
 // An inspection beside others has fewer threads than a task is timed with: what is slow by
-// one thread's time alone is left out.
+// that alone is kept. One that had them all is believed.
 func TestAnInspectionMayHaveFewerThreads(t *testing.T) {
 	s := small()
-	s.Machine.Threads = 4
-	w := newWorld(t, s, 1)
-	w.hw.inspectedMS = 1.5 * s.HighMS * 4
-	ok(t, w.maker.Make(t.Context(), w.set, s))
+	s.Machine.Threads = 8
+	for devices, kept := range map[int]bool{1: false, 4: true, 16: true} {
+		w := newWorld(t, s, devices)
+		for _, h := range w.maker.Hardware {
+			h.(*says).inspectedMS = 1.5 * s.HighMS * 4
+		}
+		var barren *BarrenError
+		if err := w.maker.Make(t.Context(), w.set, s); (err == nil) != kept || err != nil && !errors.As(err, &barren) {
+			t.Errorf("%d at once: %v", devices, err)
+		}
+	}
 }
 
 // A set that is stopped after any of its draws, and goes on, is the one that was
