@@ -78,6 +78,7 @@ def _is_a_docstring(front: str) -> bool:
         body = ast.parse(front.removeprefix("\ufeff")).body
     except (SyntaxError, ValueError):
         return False
-    (only, *others) = body or [ast.Pass()]
-    is_text = isinstance(only, ast.Expr) and isinstance(only.value, ast.Constant)
-    return is_text and isinstance(only.value.value, str) and not others
+    if len(body) != 1 or not isinstance(body[0], ast.Expr):
+        return False
+    only = body[0].value
+    return isinstance(only, ast.Constant) and isinstance(only.value, str)
