@@ -55,7 +55,7 @@ func readReferences(paths []string) (b benchReferences, err error) {
 	if len(b.invalid) < len(paths) {
 		return b, nil
 	}
-	said := short(paths[0]) + " is no task: " + b.invalid[0].Reason
+	said := short(paths[0]) + " is invalid: " + b.invalid[0].Reason
 	if n := len(paths); n > 1 {
 		said = fmt.Sprintf("none of %d files is a task; the first, %s: %s", n, short(paths[0]), b.invalid[0].Reason)
 	}
@@ -70,9 +70,9 @@ const invalidNamed = 5
 func (b benchReferences) tell(show *progress) {
 	for n, i := range slices.Sorted(maps.Keys(b.invalid)) {
 		if n == invalidNamed {
-			show.say(fmt.Sprintf("and %d more that are no tasks", len(b.invalid)-n))
+			show.say(fmt.Sprintf("and %d more that are invalid", len(b.invalid)-n))
 			return
 		}
-		show.say(fmt.Sprintf("%s is no task: %s", report.Line(short(b.all[i].Path)), b.invalid[i].Reason))
+		show.say(fmt.Sprintf("%s is invalid: %s", report.Line(short(b.all[i].Path)), b.invalid[i].Reason))
 	}
 }
