@@ -112,4 +112,5 @@ def sizes(t: Tensor) -> list[int | str]:
 
 
 def lines(text: str) -> list[str]:
+    """The lines of a text as Python counts them, each with what ends it."""
     return io.StringIO(text, newline="").readlines()

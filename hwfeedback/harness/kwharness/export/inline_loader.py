@@ -7,11 +7,10 @@ The text is foreign: this module is for a sandboxed worker.
 from __future__ import annotations
 
 import ast
-import io
 from collections.abc import Sequence
 
 from kwharness.build import headers, native_calls, used_headers
-from kwharness.export import annotate, file_loader, whole_loader
+from kwharness.export import annotate, file_facts, file_loader, whole_loader
 from kwharness.export.file_facts import About
 
 MARK = headers.MARK
@@ -69,7 +68,7 @@ def _replaced(
     of what is imported.
     """
     mark = MARK if source.startswith(MARK) else ""
-    lines = [line.encode() for line in _lines(source.removeprefix(MARK))]
+    lines = [line.encode() for line in file_facts.lines(source.removeprefix(MARK))]
     for node in sorted(imports, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         assert node.end_lineno is not None  # what was parsed has one
         before = lines[node.lineno - 1][: node.col_offset]
@@ -132,11 +131,6 @@ def _read_short(source: str) -> str:
 
 def _is_ours(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == file_loader.NATIVE
-
-
-def _lines(text: str) -> list[str]:
-    """The lines of a text as Python counts them, each with what ends it."""
-    return io.StringIO(text, newline="").readlines()
 
 
 def _assignment(node: native_calls.Import, native: str = "") -> str:
