@@ -10,7 +10,7 @@ import re
 import hostile
 
 from kwharness.build import reports, source
-from kwharness.export import file_loader, inline_loader
+from kwharness.export import file_facts, file_loader, inline_loader
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 
@@ -62,7 +62,7 @@ def _stays_itself(text: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     read = inline_loader.read_as(given_out)
-    assert len(inline_loader._lines(read)) == len(inline_loader._lines(given_out)), (
+    assert len(file_facts.lines(read)) == len(file_facts.lines(given_out)), (
         "its lines have moved"
     )
     if inline_loader.LOADER not in given_out and file_loader.MARK not in given_out:
