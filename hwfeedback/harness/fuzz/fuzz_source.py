@@ -62,9 +62,7 @@ def _stays_itself(text: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     read = inline_loader.read_as(given_out)
-    assert len(file_facts.lines(read)) == len(file_facts.lines(given_out)), (
-        "its lines have moved"
-    )
+    assert len(file_facts.lines(read)) == len(file_facts.lines(given_out)), "its lines have moved"
     if inline_loader.LOADER not in given_out and file_loader.MARK not in given_out:
         assert given_out == text == read, "it is another text"
     else:
