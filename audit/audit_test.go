@@ -1,6 +1,8 @@
 package audit
 
 import (
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -300,5 +302,30 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 		if err != nil || got["level_1_problem_3_sample_1_kernel.py"] != kernelwright.Correct || (got["eval_results.json"] == kernelwright.NoClaims) != (want != "") {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
+	}
+}
+
+// A folder has other JSON, too; what holds code in fields of other names is told.
+func TestTablesWithOtherNames(t *testing.T) {
+	t.Parallel()
+	line := func(fields map[string]string) string {
+		text, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text) + "\n"
+	}
+	odd := line(map[string]string{"My_Ref": aReference, "kernel_src": aCandidate, "note": "by hand"})
+	files := map[string]string{"config.json": `{"layers": 2, "note": "class of Model"}`, "odd.jsonl": odd}
+	const said = `it holds code in fields whose names are not known: "My_Ref", "kernel_src"`
+	var none *NoPairsError
+	if _, err := Find(lay(t, files), nil); !errors.As(err, &none) || !strings.HasSuffix(err.Error(), "odd.jsonl: "+said) || none.Hint != fieldsWanted {
+		t.Error(err)
+	}
+	files["a/reference.py"], files["a/kernel.py"] = aReference, aCandidate
+	files["lines.jsonl"] = line(map[string]string{"reference": aReference, "candidate": aCandidate})
+	set := found(t, files)
+	if last := set.Pairs[len(set.Pairs)-1]; set.Count() != 2 || len(set.Pairs) != 3 || last.IsPair() || last.Candidate.Err().Error() != said {
+		t.Errorf("%d of %d, %v", set.Count(), len(set.Pairs), set.Pairs[len(set.Pairs)-1].Candidate.Err())
 	}
 }

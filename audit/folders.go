@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,8 +23,10 @@ const (
 )
 
 var (
-	definesNew    = regexp.MustCompile(`(?m)^(?:class\s+ModelNew\b|ModelNew\s*=)`)
-	definesModel  = regexp.MustCompile(`(?m)^class\s+Model\b`)
+	definesNew   = regexp.MustCompile(`(?m)^(?:class\s+ModelNew\b|ModelNew\s*=)`)
+	definesModel = regexp.MustCompile(`(?m)^class\s+Model\b`)
+	// What the text of a reference or of a candidate has, and hardly any other.
+	isCode        = regexp.MustCompile(`(?m)^class\s+Model(?:New)?\b|^def\s+get_inputs\b|\b__global__\b|\bload_inline\s*\(`)
 	definesInputs = regexp.MustCompile(`(?m)^(?:def\s+get_inputs\b|get_inputs\s*=)`)
 	// What a candidate that is broken is told by.
 	calledLikeOne = regexp.MustCompile(`(?i)(^|_)(kernel|kernels|candidate|solution|generated|optimi[sz]ed|model_new)(_|\d|$)`)
@@ -189,8 +192,13 @@ func (f *finder) files(path string) error {
 		switch {
 		case isParquet(p):
 			read = func(p string) error { return f.parquet(p, false) }
-		case looksLikePairs(p):
-			read = f.json
+		default:
+			switch isPair, code := looksLikePairs(p); {
+			case isPair:
+				read = f.json
+			case len(code) > 0:
+				f.strange = append(f.strange, strange{p, code})
+			}
 		}
 		if err := read(p); err != nil {
 			return err
@@ -241,18 +249,28 @@ func (f *finder) oneOf(references []string, candidate string) Text {
 }
 
 // looksLikePairs reports whether the first object of a file of JSON is a pair: a
-// folder has other JSON, too.
-func looksLikePairs(path string) bool {
+// folder has other JSON, too. Of one that is none it returns the fields that hold code.
+func looksLikePairs(path string) (isPair bool, code []string) {
 	f, err := os.Open(path)
 	if err != nil {
-		return false
+		return false, nil
 	}
 	defer f.Close()
 	all := readObjects(f)
 	o, err := all.next()
 	if err != nil || o.problem != "" {
-		return false
+		return false, nil
 	}
-	_, _, isPair := fieldsOf(o.raw)
-	return isPair
+	fields, names, isPair := fieldsOf(o.raw)
+	if isPair {
+		return true, nil
+	}
+	for low, value := range fields {
+		var text string
+		if json.Unmarshal(value, &text) == nil && isCode.MatchString(text) {
+			code = append(code, names[low])
+		}
+	}
+	slices.Sort(code)
+	return false, code
 }

@@ -48,6 +48,34 @@ func (l leftOut) said() string {
 	return fmt.Sprintf("%d Python files%s are neither a reference nor a candidate: %s%s", l.files, in, strings.Join(l.first, ", "), more)
 }
 
+// strange is a table in a folder that holds code, and not as pairs.
+type strange struct {
+	path   string
+	fields []string // that hold code, as they are written
+}
+
+// fieldsWanted says how the fields of a pair are called.
+const fieldsWanted = `call the fields "reference" and "candidate", or as one of the layouts of docs/audit.md does`
+
+func (s strange) said() string {
+	names := make([]string, 0, filesNamed)
+	for _, name := range s.fields[:min(len(s.fields), filesNamed)] {
+		names = append(names, fmt.Sprintf("%q", name))
+	}
+	more := ""
+	if n := len(s.fields) - len(names); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return "it holds code in fields whose names are not known: " + strings.Join(names, ", ") + more
+}
+
+// row stands among the pairs for what is none.
+func (s strange) row() Pair {
+	p := unusable(s.path, s.said(), fieldsWanted)
+	p.instead = kernelwright.Unrecognised
+	return p
+}
+
 // row stands among the pairs for what is none.
 func (l leftOut) row(base string) Pair {
 	p := unusable(base, l.said(), expected)
