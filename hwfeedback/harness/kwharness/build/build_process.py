@@ -200,11 +200,11 @@ def _compile(
             )
         key = object_cache.object_key(request)
         said = reports.said_by(answer, report.log)
-        if len(fds) != 1 or said["reaches"]:
-            if not said["late"]:
+        if len(fds) != 1 or said.reaches:
+            if not said.late:
                 object_cache.write_json(
                     object_cache.path_in(cache_dir, "objects", key + object_cache.FAILED),
-                    {"key": key, **said},
+                    {"key": key, **said.to_json()},
                 )
             raise reports.failure_of(said, request, text)
         path = object_cache.path_in(cache_dir, "objects", key + ".so")

@@ -28,15 +28,13 @@ from kwharness.base.built import (
     CachedFile,
     CompilerReport,
     Failed,
+    Refused,
 )
 from kwharness.base.protocol import ProtocolError
 from kwharness.build import compilers, headers, reports, torch_headers
 from kwharness.build.form import (
     CALLED,
     NATIVE,
-)
-from kwharness.clients.errors import (
-    check_shape as hold,
 )
 from kwharness.machine import toolchain
 from kwharness.torch_compile import called_cache
@@ -75,13 +73,12 @@ def opened(file: CachedFile) -> int:
     return _sealed(data, file.name)
 
 
-def cached_failure(cache_dir: str, request: BuildRequest) -> dict[str, Any] | None:
+def cached_failure(cache_dir: str, request: BuildRequest) -> Refused | None:
     said = read_json(path_in(cache_dir, "objects", object_key(request) + FAILED))
     try:
-        hold(said, {"late": bool, "log": str, "errors": list, "reaches": [str]})
-    except ValueError:
+        return Refused.from_json(said)
+    except ProtocolError:
         return None
-    return said
 
 
 def cached_object(cache_dir: str, request: BuildRequest) -> tuple[Artifact, CompilerReport] | None:

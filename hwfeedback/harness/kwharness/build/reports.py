@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import kernelwright
-from kwharness.base.built import BuildRequest, CompilerReport, Failed
+from kwharness.base.built import BuildRequest, CompilerReport, Failed, Refused
 from kwharness.base.constants import SHARED
 from kwharness.base.verdicts import Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, headers, sass
@@ -24,25 +24,22 @@ MAX_TOLD = 300  # characters of why something was not built, before all else
 FOR_A_GPU = SHARED.for_a_gpu
 
 
-def said_by(answer: dict[str, Any], log: str) -> dict[str, Any]:
+def said_by(answer: dict[str, Any], log: str) -> Refused:
     """Returns what a compiler said of a source that it did not compile, or should not have."""
     reached = answer.get("reaches")
-    return {
-        "late": answer.get("code") == -1,
-        "log": log,
-        "errors": [list(d) for d in diagnostics_of(answer.get("errors"))],
-        "reaches": [str(n)[:80] for n in reached[:4]] if isinstance(reached, list) else [],
-    }
+    errors = [list(d) for d in diagnostics_of(answer.get("errors"))]
+    reaches = [str(n)[:80] for n in reached[:4]] if isinstance(reached, list) else []
+    return Refused(answer.get("code") == -1, log, errors, reaches)
 
 
-def failure_of(said: dict[str, Any], request: BuildRequest, text: str) -> Failed:
+def failure_of(said: Refused, request: BuildRequest, text: str) -> Failed:
     """Returns that as the failure of a request, with the lines of the candidate's file."""
-    log, name = said["log"], name_of(request)
-    if said["reaches"]:
-        reason = f"{name} calls {', '.join(said['reaches'])}, which a kernel has no use for"
+    log, name = said.log, name_of(request)
+    if said.reaches:
+        reason = f"{name} calls {', '.join(said.reaches)}, which a kernel has no use for"
         return Failed("rejected", sentence(reason), log)
     lines = Lines(text, sources_of(request))
-    found = unique(lines.diagnostic(d) for d in diagnostics_of(said["errors"]))
+    found = unique(lines.diagnostic(d) for d in diagnostics_of(said.errors))
     last = diagnostics.last_words(log) or "its compiler does not say why"
     first = found[0] if found else Diagnostic(0, last)
     where = f"line {first.line}: " if first.line else ""
@@ -52,7 +49,7 @@ def failure_of(said: dict[str, Any], request: BuildRequest, text: str) -> Failed
     m = _NOT_INLINED.search(words)
     if m is not None and (header := m[1] or m[2]) in headers.texts():
         words += f" (write #include <{header}> as a line of its own, nothing but // behind it)"
-    status = "timed_out" if said["late"] else "build_failed"
+    status = "timed_out" if said.late else "build_failed"
     reason = sentence(f"{name} does not compile: {words}")
     return Failed(status, reason, lines.renumbered(log), found)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.operations import Begin, Hold, Listed, ListLaunches, Measure, Measured
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.client import GUARD
@@ -141,7 +142,7 @@ class Profiler:
 
     def _begin_ahead(self, served: Served) -> Served:
         try:
-            served.channel.send({"op": "begin", "device": self._device.kind, "warm": True})
+            served.channel.send(Begin(self._device.kind, warm=True).asked())
             served.began = served.channel.recv(START_S)[0].get("ok") is True
         except ProtocolError:
             served.began = False
@@ -191,7 +192,7 @@ class Profiler:
             theirs.close()
         served = Served(worker, ours)
         try:
-            ours.send({"op": "hold"})
+            ours.send(Hold().asked())
             served.inner = ours.recv(START_S)[0].get("pid") or 0
         except ProtocolError as e:
             late = not ended(served)
@@ -265,7 +266,7 @@ class Profiler:
         except UnknownMetrics as e:
             return e.names
         with suppress(ProtocolError):  # it has ended
-            served.channel.send({"op": "begin", "device": self._device.kind, "warm": True})
+            served.channel.send(Begin(self._device.kind, warm=True).asked())
             served.channel.recv(START_S)
         failed = self._failed(served, "it has measured nothing")
         return failed.names if isinstance(failed, UnknownMetrics) else ()
@@ -289,19 +290,19 @@ class Profiler:
     def _measured(self, served: Served, client: CandidateClient, subject: Subject) -> Seen:
         try:
             self._make_context(client, made=served.began)
-            msg = self._ready(client, subject)
+            request = self._ready(client, subject)
         except WorkerError as e:
             raise NoProfile(f"it fails under ncu while it was loaded: {e}") from e
         except WorkerGone as e:
             raise self._failed(served, "its process ended under ncu while it was loaded") from e
         except (WorkerLate, ProtocolError) as e:
             raise self._failed(served, "ncu does not answer") from e
-        said: dict[str, Any] = {}
+        said = Measured()
         cut = ""  # why not all was measured
         try:
-            client.begin({"op": "measure", **msg}, (), MEASURE_S + REPORT_S, "a forward")
+            client.begin(request, (), MEASURE_S + REPORT_S, "a forward")
             if select.select([served.channel.fileno()], [], [], MEASURE_S)[0]:
-                said = client.finish()[0]
+                said = client.finish(Measured)[0]
             else:
                 served.stop()
                 cut = f"it takes ncu over {MEASURE_S:g} s"
@@ -317,12 +318,12 @@ class Profiler:
             raise self._failed(served, "ncu does not answer") from e
         report = ncu.read(str(answer.get("report") or ""))
         if not report.rows:
-            raise self._nothing(report, said.get("launches"), cut, answer)
+            raise self._nothing(report, said.launches, cut, answer)
         whys = []
         if cut:
             whys.append(f"{cut}: what it had measured by then")
             self.passing = True
-        seen = Seen(kinds_of(said.get("launches")), report, more=count_of(said.get("more")))
+        seen = Seen(kinds_of(said.launches), report, more=count_of(said.more))
         try:
             if not seen.kinds:
                 seen = replace(self._listed(subject), report=report)
@@ -368,27 +369,27 @@ class Profiler:
         self.met.append(worker)
         try:
             self._make_context(client)
-            msg = self._ready(client, subject)
-            msg |= {"op": "launches", "most": MAX_LISTED}
-            answer, _ = client.ask(msg, timeout=LIST_S, doing="a forward")
+            request = self._ready(client, subject)
+            listing = ListLaunches(request.tree, request.layout, request.warm, MAX_LISTED)
+            answer, _ = client.ask(listing, Listed, LIST_S, "a forward")
         except (WorkerFailure, ProtocolError) as e:
             raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
         finally:
             client.kill()
-        launches, _ = interpreter.launches_of(answer.get("seen"), MAX_LISTED)
+        launches, _ = interpreter.launches_of(answer.seen, MAX_LISTED)
         if not launches:
             raise NoProfile("PyTorch's profiler saw no kernel")
         kinds = [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
-        return Seen(kinds, more=count_of(answer.get("more")), more_ms=ms_of(answer.get("more_ms")))
+        return Seen(kinds, more=count_of(answer.more), more_ms=ms_of(answer.more_ms))
 
     def _make_context(self, client: CandidateClient, *, made: bool = False) -> None:
-        client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
+        client.tell(Hold(), self._fds, START_S, "importing PyTorch")
         if not made:
-            begin = {"op": "begin", "device": self._device.kind}
-            client.ask(begin, timeout=START_S, doing="beginning on the GPU")
+            begin = Begin(self._device.kind)
+            client.tell(begin, timeout=START_S, doing="beginning on the GPU")
 
-    def _ready(self, client: CandidateClient, subject: Subject) -> dict[str, Any]:
-        """Has a process load the subject. Returns what a request for a forward says."""
+    def _ready(self, client: CandidateClient, subject: Subject) -> Measure:
+        """Has a process load the subject. Returns the request for a forward."""
         try:
             subject.load(client)
         except (WorkerFailure, ProtocolError):
@@ -401,7 +402,7 @@ class Profiler:
             layout = client.put("in", subject.inputs, GUARD, subject.orders)
         except (torch.OutOfMemoryError, CudaError) as e:
             raise NoProfile(f"there is no memory for it: {e}", passing=True) from e
-        return {"tree": subject.tree, "layout": layout, "warm": WARM}
+        return Measure(subject.tree, layout, WARM)
 
     # What is told of it.
 

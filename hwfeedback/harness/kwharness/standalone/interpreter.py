@@ -114,7 +114,7 @@ class _Given:
             "outputs": call.outputs[0],
             "eval": call.eval_mode,
             "seed": call.seed,
-            "breaks": list(call.breaks),
+            "breaks": [b.to_json() for b in call.breaks],
             "own": call.own,
             "carried": call.carried.to_json(),
             "use": asdict(call.use),

@@ -110,14 +110,14 @@ class Case:
 
     def __init__(self, module: Any, request: dict[str, Any], values: list[Any]) -> None:
         """``values``: what the model is constructed with, its weights, and the inputs."""
-        from kwharness.model import state as states
+        from kwharness.base.carried import Carried
 
         a, b, _ = request["counts"]
         self.module, self.request = module, request
         self.use, self.device = request["use"], request["device"]
         self.init, state, self.inputs = values[:a], values[a : a + b], values[a + b :]
         self.weights = dict(zip(request["names"], state, strict=True))
-        self.carried = states.Carried.from_json(request["carried"])
+        self.carried = Carried.from_json(request["carried"])
 
     def model(self) -> Any:
         """Constructs the file's model, and loads the weights. Raises ValueError where it has other
@@ -137,9 +137,11 @@ class Case:
         import torch
 
         from kwharness.base import trees
+        from kwharness.base.operations import Break
         from kwharness.model import construction
 
-        breaks = construction.Breaks(self.request["breaks"]) if self.request["breaks"] else None
+        known = [Break.from_json(b) for b in self.request["breaks"]]
+        breaks = construction.Breaks(known) if known else None
         args = trees.build(self.request["init"], self.init)
         named = dict(zip(self.use["constructor"], args, strict=True)) if keywords else {}
         with construction.under(self.request["seed"], breaks) as drawn, torch.device(self.device):

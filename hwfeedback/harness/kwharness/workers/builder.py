@@ -108,7 +108,7 @@ def _record(text: str, *, forbids: bool) -> dict[str, Any]:
             kind = "" if made is None else f": its ModelNew is a {type(made).__name__}"
             raise NameError(f"the file defines no class ModelNew{kind}")
     except BaseException as e:
-        error = serving.error_of(e, FILENAME)
+        error = serving.error_of(e, FILENAME).to_json()
     return {"requests": noted.requests, "error": error}
 
 

@@ -19,6 +19,7 @@ import torch
 from evaluating import Evaluator
 
 from kwharness.base import paths
+from kwharness.base.operations import Failure
 from kwharness.build import builder_client, reports
 from kwharness.clients.errors import WorkerError
 from kwharness.process import policy
@@ -266,7 +267,7 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
 
     def fails(v: Any, candidate: Any, *more: Any) -> Any:
         if lacking and lacking.pop():
-            raise WorkerError({"type": "OutOfMemoryError", "message": "no memory"}, candidate)
+            raise WorkerError(Failure("OutOfMemoryError", "no memory"), candidate)
         return run(v, candidate, *more)
 
     monkeypatch.setattr(verify, "run", fails)

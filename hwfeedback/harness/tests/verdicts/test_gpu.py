@@ -892,7 +892,7 @@ def test_in_float64_cudnn_is_asked_for_no_transposed_convolution(
         answers = reference.forward(*reference.draw(1), ["eager", "wide", "eager"])
     finally:
         reference.kill()
-    assert [float(a["tensors"][0].mean()) for a in answers] == [1, asked, 1]
+    assert [float(a.tensors[0].mean()) for a in answers] == [1, asked, 1]
 
 
 @NCU
