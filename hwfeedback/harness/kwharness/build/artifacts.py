@@ -14,7 +14,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.built import BuildRequest
-from kwharness.base.operations import Known
+from kwharness.base.for_candidate import Known
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.build import form_extension, forms, headers, used_headers
 from kwharness.build.form import BuildFailed, Way

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kwharness.base import operations
+from kwharness.base import for_candidate, operations
 from kwharness.base.built import BuildRequest
 from kwharness.base.carried import NOTHING, Carried
 from kwharness.base.tensors import Layout, layout_of
@@ -53,7 +53,7 @@ class CandidateClient(client.Client):
         self.sparing = False  # see ReferenceClient
         self.plan: weights.Plan | None = None  # how it gets weights; None: as a state_dict
         self.broken: list[int] = []  # by its word, how often it moved which of the breaks
-        self._called: operations.Called  # what it says of its last forward
+        self._called: for_candidate.Called  # what it says of its last forward
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
 
     def kill(self) -> None:
@@ -96,7 +96,7 @@ class CandidateClient(client.Client):
         what is not among the ``artifacts``. ``elsewhere``: they are for a device that is not here.
         ``forbids``: what policy forbids fails. ``handed_out``: it is the file that its user gets.
         """
-        request = operations.Load(
+        request = for_candidate.Load(
             source,
             artifacts,
             threads,
@@ -127,8 +127,8 @@ class CandidateClient(client.Client):
         breaks: Sequence[operations.Break] = (),
     ) -> None:
         layout = self.put("init", tensors) if tensors else []
-        request = operations.Init(tree, layout, seed, eval_mode, list(breaks))
-        told, _ = self.ask(request, operations.Initialised, timeout, "constructing ModelNew")
+        request = for_candidate.Init(tree, layout, seed, eval_mode, list(breaks))
+        told, _ = self.ask(request, for_candidate.Initialised, timeout, "constructing ModelNew")
         with self._understood():
             if len(told.broken) != len(breaks):
                 raise ValueError("other contents than were to be moved")
@@ -139,7 +139,7 @@ class CandidateClient(client.Client):
         by what it says of its own as they were constructed.
         """
         timeout, doing = max(self.timeout, 30.0), "telling its weights"
-        told, _ = self.ask(operations.Describe(), operations.Described, timeout, doing)
+        told, _ = self.ask(for_candidate.Describe(), for_candidate.Described, timeout, doing)
         with self._understood():
             if len(set(told.names)) < len(told.names):
                 raise ValueError("two weights of one name")
@@ -153,7 +153,7 @@ class CandidateClient(client.Client):
         if wanted:
             layout, size = layout_of([own[i].value for i in wanted])
             block = self.block("own", size)
-            show = operations.Show([own[i].name for i in wanted], layout)
+            show = for_candidate.Show([own[i].name for i in wanted], layout)
             self.tell(show, timeout=timeout, doing=doing)
             for i, view in zip(wanted, block.views(layout), strict=True):
                 own[i] = replace(own[i], value=view.clone())
@@ -176,9 +176,9 @@ class CandidateClient(client.Client):
         if self.plan is not None:
             names, state = self.plan.given(names, state)
         layout = self.put("state", state) if state else []
-        request = operations.Take(list(names), layout, in_place, own)
+        request = for_candidate.Take(list(names), layout, in_place, own)
         timeout = max(self.timeout, 30.0)
-        told, _ = self.ask(request, operations.Taken, timeout, "taking the weights")
+        told, _ = self.ask(request, for_candidate.Taken, timeout, "taking the weights")
         return told.changed is not False
 
     def begin_forward(
@@ -201,7 +201,7 @@ class CandidateClient(client.Client):
         out = self.block("out", size)
         out.bytes().fill_(client.OUT_BYTE)
         layout = self.put("in", inputs, client.GUARD, self.orders)
-        call = operations.Call(tree, layout, wanted, output_tree, self.sparing, goes_on)
+        call = for_candidate.Call(tree, layout, wanted, output_tree, self.sparing, goes_on)
         self._pending = (layout, inputs, wanted, list(aliases))
         self.begin(call, (), self.timeout, "a forward")
 
@@ -215,7 +215,7 @@ class CandidateClient(client.Client):
 
     def wait_forward(self) -> None:
         """Waits until the forward has ended."""
-        self._called, _ = self.finish(operations.Called)
+        self._called, _ = self.finish(for_candidate.Called)
         self.builds_on_its_own()
 
     def answer(self) -> Answer:
@@ -243,7 +243,7 @@ class CandidateClient(client.Client):
         before, held = self.until, list[int]()
         self.until = min(before, time.monotonic() + COMPILED_S)
         try:
-            told = self._handed(operations.GiveCompiled(), operations.CompiledKernels, 1, held)
+            told = self._handed(operations.GiveCompiled(), for_candidate.CompiledKernels, 1, held)
             if not held:
                 return -1, {}
             self._plain(held, 2 * called_cache.MAX_BYTES)
@@ -260,8 +260,8 @@ class CandidateClient(client.Client):
         """Returns the names of so many libraries that it has made; adds their descriptors."""
         names: list[str] = []
         while len(names) < count:
-            request = operations.GiveLibraries(len(names))
-            some = self._handed(request, operations.Libraries, called_cache.AT_ONCE, held)
+            request = for_candidate.GiveLibraries(len(names))
+            some = self._handed(request, for_candidate.Libraries, called_cache.AT_ONCE, held)
             with self._understood():
                 names += some.names
                 if not some.names or not len(set(names)) == len(names) == len(held) - 1:
@@ -295,15 +295,15 @@ class CandidateClient(client.Client):
         """Gives it libraries that were made in another process of its: names and descriptors."""
         for at in range(0, len(libraries), called_cache.AT_ONCE):
             some = libraries[at : at + called_cache.AT_ONCE]
-            request = operations.TakeLibraries([name for name, _ in some])
+            request = for_candidate.TakeLibraries([name for name, _ in some])
             self.tell(request, [fd for _, fd in some])
 
     def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""
-        self.tell(operations.Settle(), timeout=self.timeout)
+        self.tell(for_candidate.Settle(), timeout=self.timeout)
         layout = self.put("in", inputs, client.GUARD, self.orders)
-        request = operations.Trace(tree, layout)
-        told, _ = self.ask(request, operations.Traced, 3 * self.timeout, "a traced forward")
+        request = for_candidate.Trace(tree, layout)
+        told, _ = self.ask(request, for_candidate.Traced, 3 * self.timeout, "a traced forward")
         return told.trace
 
 
@@ -336,7 +336,9 @@ def digest(t: torch.Tensor, salt: int) -> int:
     return total % (1 << 64)
 
 
-def _misfit(told: operations.Called, wanted: Layout, aliases: list[int], carried: Carried) -> str:
+def _misfit(
+    told: for_candidate.Called, wanted: Layout, aliases: list[int], carried: Carried
+) -> str:
     """Returns one sentence on what is not as the reference's, or ""."""
     if not told.fits:
         mine, theirs = len(told.outputs), carried.returned if carried else len(wanted)

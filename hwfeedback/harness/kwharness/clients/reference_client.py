@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kwharness.base import operations, trees
+from kwharness.base import for_reference, operations, trees
 from kwharness.base.carried import NOTHING, Carried
 from kwharness.base.tensors import DTYPES, Layout, Spec
 from kwharness.clients import client, errors
@@ -55,7 +55,7 @@ class ReferenceClient(client.Client):
         self.timeout = timeout
         self.key = ""  # processes of the same key are alike
         self.warm = False  # it has served an evaluation before
-        self.constructed: operations.Constructed  # what it says of its model
+        self.constructed: for_reference.Constructed  # what it says of its model
         self.seed = CONSTRUCTION_SEED  # under which it is constructed
         self.breaks: list[str] = []  # weights that are moved as it is constructed
         self._making = 1  # threads, as it is constructed
@@ -72,7 +72,7 @@ class ReferenceClient(client.Client):
         self._lent: tuple[list[torch.Tensor], Layout] | None = None  # see ``lend``
         self._modes: list[str] = []
         self._later: list[str] = []  # modes that are asked for one by one
-        self._request: operations.Forward  # what is asked of each mode
+        self._request: for_reference.Forward  # what is asked of each mode
         self._out = "out0"
 
     def load(
@@ -93,9 +93,11 @@ class ReferenceClient(client.Client):
         self._making = making or threads
         # Part by part, so that whoever waits knows for what.
         self.tell(
-            operations.Import(source, threads), timeout=self.timeout, doing="importing the file"
+            for_reference.Import(source, threads),
+            timeout=self.timeout,
+            doing="importing the file",
         )
-        self.tell(operations.InitInputs(), timeout=self.timeout, doing="get_init_inputs()")
+        self.tell(for_reference.InitInputs(), timeout=self.timeout, doing="get_init_inputs()")
         self.construct(seed, eval_mode=eval_mode, breaks=breaks)
 
     def construct(self, seed: int, *, eval_mode: bool, breaks: Sequence[str] = ()) -> None:
@@ -103,8 +105,8 @@ class ReferenceClient(client.Client):
         weights of which what every construction gives them is moved.
         """
         self.constructed, fds = self.ask(
-            operations.Construct(seed, eval_mode, list(breaks), self._making),
-            operations.Constructed,
+            for_reference.Construct(seed, eval_mode, list(breaks), self._making),
+            for_reference.Constructed,
             timeout=self.timeout,
             doing="Model's constructor",
             fds_wanted=1,
@@ -122,7 +124,7 @@ class ReferenceClient(client.Client):
                 raise ValueError("weights that are tied to later ones")
 
     @property
-    def info(self) -> operations.Weights:
+    def info(self) -> for_reference.Weights:
         """What it says of weights, buffers and signatures."""
         return self.constructed.weights
 
@@ -156,9 +158,13 @@ class ReferenceClient(client.Client):
         """Returns the tree of all draws, and the tensors of each. ``reseeded``: what get_inputs()
         seeds by itself gets these seeds, too.
         """
-        request = operations.Draw(list(seeds), self._room_in("draw"), self._passing, reseeded, last)
+        request = for_reference.Draw(
+            list(seeds), self._room_in("draw"), self._passing, reseeded, last
+        )
         self._release()
-        drawn, fds = self.ask(request, operations.Drawn, self.timeout, "get_inputs()", fds_wanted=1)
+        drawn, fds = self.ask(
+            request, for_reference.Drawn, self.timeout, "get_inputs()", fds_wanted=1
+        )
         with self._understood():
             if fds:
                 tensors = client.private(self.device, fds, drawn.tensors, self.sparing)
@@ -180,7 +186,7 @@ class ReferenceClient(client.Client):
 
     def state(self) -> list[torch.Tensor]:
         told, fds = self.ask(
-            operations.State(),
+            for_reference.State(),
             operations.Tensors,
             self.timeout,
             "Model's state_dict()",
@@ -192,10 +198,13 @@ class ReferenceClient(client.Client):
                 raise ValueError("names and weights do not match")
         return tensors
 
-    def inspect(self, seed: int) -> operations.Inspected:
+    def inspect(self, seed: int) -> for_reference.Inspected:
         """Returns what one forward on a draw shows."""
         seen, _ = self.ask(
-            operations.Inspect(seed), operations.Inspected, self.timeout, "Model's forward"
+            for_reference.Inspect(seed),
+            for_reference.Inspected,
+            self.timeout,
+            "Model's forward",
         )
         with self._understood():
             if len(seen.inputs) != len(seen.input_names):
@@ -204,11 +213,14 @@ class ReferenceClient(client.Client):
                 raise ValueError("state beside other inputs and outputs")
         return seen
 
-    def capture(self, timeout: float) -> operations.Captured:
+    def capture(self, timeout: float) -> for_reference.Captured:
         """Returns the graph of a forward, and a note."""
-        return self.ask(operations.Capture(), operations.Captured, timeout, "capturing the graph")[
-            0
-        ]
+        return self.ask(
+            for_reference.Capture(),
+            for_reference.Captured,
+            timeout,
+            "capturing the graph",
+        )[0]
 
     def compiled(self) -> int:
         """Returns a descriptor of what torch.compile has made in it, the caller's to close, or -1:
@@ -219,11 +231,11 @@ class ReferenceClient(client.Client):
 
     def precompiled(self, fd: int) -> None:
         """Gives it what another process of the same file has compiled."""
-        self.tell(operations.TakeCompiled(), [fd], timeout=self.timeout)
+        self.tell(for_reference.TakeCompiled(), [fd], timeout=self.timeout)
 
     def set_state(self, state: Sequence[torch.Tensor]) -> None:
         if state:
-            request = operations.SetState(self.put("state", state))
+            request = for_reference.SetState(self.put("state", state))
             self.tell(request, timeout=self.timeout, doing="changing Model's weights")
 
     def kill(self) -> None:
@@ -266,7 +278,7 @@ class ReferenceClient(client.Client):
         that an aim may change (decisions.py).
         """
         block, layout = self._given(inputs)
-        self._request = operations.Forward(
+        self._request = for_reference.Forward(
             tree, [], layout, block, sources=sources, decided=decided, free=list(free)
         )
         self._parts = self.parts if self.parts is not None and self.parts.fit(inputs) else None
@@ -330,7 +342,7 @@ class ReferenceClient(client.Client):
 
     def give_back(self) -> None:
         """Has it keep no free memory."""
-        self.tell(operations.Release(), timeout=self.timeout)
+        self.tell(for_reference.Release(), timeout=self.timeout)
 
     def let_go(self) -> None:
         """Gives back the blocks that were kept, and the memory that its process keeps."""
@@ -369,7 +381,7 @@ class ReferenceClient(client.Client):
         return ModeAnswer(answer.mode, error)
 
     def _finish_modes(self) -> list[ModeAnswer]:
-        told, fds = self.finish(operations.Results, 1)
+        told, fds = self.finish(for_reference.Results, 1)
         with self._understood():
             if fds:
                 tensors = client.private(self.device, fds, told.tensors, self.sparing)
@@ -383,7 +395,7 @@ class ReferenceClient(client.Client):
         return answers
 
     def _answers(
-        self, told: Sequence[operations.ModeResult], tensors: list[torch.Tensor]
+        self, told: Sequence[for_reference.ModeResult], tensors: list[torch.Tensor]
     ) -> list[ModeAnswer]:
         """Returns the modes that were asked for, in that order."""
         if [r.mode for r in told] != self._modes:

@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed, Made
-from kwharness.base.operations import Known
+from kwharness.base.for_candidate import Known
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError
 
 MAX_OBJECTS = 32  # of a candidate

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kwharness.base.operations import Constructed
+from kwharness.base.for_reference import Constructed
 from kwharness.base.requests import Request
 from kwharness.export.file_facts import About, Tensor, signature
 from kwharness.machine import device as devices

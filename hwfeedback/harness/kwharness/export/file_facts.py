@@ -9,7 +9,7 @@ import keyword
 import math
 from typing import Any, TypedDict
 
-from kwharness.base.operations import Signature
+from kwharness.base.for_reference import Signature
 
 REBUILDS = "_kernelwright_reference"  # the function that has what makes weights
 _OURS = {"self", "torch", "Model", "AttributeError", "TypeError", "LookupError", "RuntimeError"}
@@ -30,7 +30,7 @@ class Tensor(TypedDict):
 
 
 class Named(TypedDict):
-    """What a call of the reference may name: operations.Signature, as JSON."""
+    """What a call of the reference may name: for_reference.Signature, as JSON."""
 
     names: list[str]
     keywords: list[str]

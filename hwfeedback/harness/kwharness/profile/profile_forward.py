@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from kwharness.base.operations import Begin, Hold, Listed, ListLaunches, Measure, Measured
+from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
+from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.client import GUARD

@@ -14,7 +14,7 @@ import torch
 
 from kwharness.base.carried import shown
 from kwharness.base.constants import SHARED
-from kwharness.base.operations import Inspected
+from kwharness.base.for_reference import Inspected
 from kwharness.base.tensors import DTYPES, Spec
 from kwharness.clients.errors import Spawned, WorkerError, WorkerGone, WorkerLate, ran_out, sentence
 from kwharness.clients.reference_client import ReferenceClient, reshaped

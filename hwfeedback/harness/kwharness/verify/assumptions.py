@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kwharness.base.operations import Weights
+from kwharness.base.for_reference import Weights
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, norms
 from kwharness.numerics.correctness import Expected

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from kwharness.base.operations import Inspected
+from kwharness.base.for_reference import Inspected
 from kwharness.clients.errors import WorkerFailure, ran_out
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import (

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kwharness.attribution import trace
-from kwharness.base import operations, trees
+from kwharness.base import for_candidate, operations, trees
 from kwharness.base.carried import NOTHING
 from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
@@ -58,7 +58,7 @@ class Candidate:
         self._others: list[str] = []  # the reference's weights that are no state
         self._carrier: Carrier | None = None
 
-    def load(self, request: operations.Load, fds: list[int]) -> Done:
+    def load(self, request: for_candidate.Load, fds: list[int]) -> Done:
         """Imports the candidate, with what the builder made of its C++ in place of building."""
         torch.set_num_threads(request.threads)
         from kwharness.build import artifacts, form
@@ -103,7 +103,7 @@ class Candidate:
             raise StageError("import", NameError(f"the file defines no class ModelNew{kind}"))
         return Done()
 
-    def init(self, request: operations.Init, _: list[int]) -> operations.Initialised:
+    def init(self, request: for_candidate.Init, _: list[int]) -> for_candidate.Initialised:
         """Constructs ModelNew as the reference was constructed, under the same seed, with the same
         contents moved. Answers how often each was.
         """
@@ -130,7 +130,7 @@ class Candidate:
             raise StageError("weights", e) from e
         if request.eval:
             self.model.eval()
-        return operations.Initialised(breaks.times)
+        return for_candidate.Initialised(breaks.times)
 
     def _own(self) -> dict[str, torch.Tensor]:
         """Its parameters and buffers: the tensors themselves."""
@@ -140,16 +140,16 @@ class Candidate:
             if isinstance(t, torch.Tensor) and t.layout is torch.strided and t.dtype in DTYPE_NAMES
         }
 
-    def describe(self, request: operations.Describe, _: list[int]) -> operations.Described:
+    def describe(self, request: for_candidate.Describe, _: list[int]) -> for_candidate.Described:
         try:
             own = self._own()
             specs = specs_of(list(own.values()))
             takes = _takes_weights_by(self.model)
-            return operations.Described(takes, list(own), specs, self._constants)
+            return for_candidate.Described(takes, list(own), specs, self._constants)
         except BaseException as e:
             raise StageError("weights", e) from e
 
-    def show(self, request: operations.Show, _: list[int]) -> Done:
+    def show(self, request: for_candidate.Show, _: list[int]) -> Done:
         try:
             own = self._own()
             views = self.blocks.views("own", request.layout)
@@ -171,7 +171,7 @@ class Candidate:
             self._carrier = Carrier(self.model, self._carried, others=self._others)
         return self._carrier
 
-    def take(self, request: operations.Take, _: list[int]) -> operations.Taken:
+    def take(self, request: for_candidate.Take, _: list[int]) -> for_candidate.Taken:
         """Takes the reference's weights: as a state_dict, or what it has of them in place."""
         views = self.blocks.views("state", request.layout) if request.layout else []
         weights = {n: v.clone() for n, v in zip(request.names, views, strict=True)}
@@ -182,23 +182,23 @@ class Candidate:
                 if request.own or request.in_place:
                     mine = self._own()
                     if not set(weights) <= set(mine):
-                        return operations.Taken(False)
+                        return for_candidate.Taken(False)
                     for name, value in weights.items():
                         mine[name].copy_(value)
-                    return operations.Taken(True)
+                    return for_candidate.Taken(True)
                 if callable(own):
                     own(weights)
                 elif weights or self.model.state_dict():
                     self.model.load_state_dict(weights)
         except BaseException as e:
             raise StageError("weights", e) from e
-        return operations.Taken()
+        return for_candidate.Taken()
 
     def map(self, request: operations.Map, fds: list[int]) -> Done:
         self.blocks.map(request.name, fds.pop(), request.size)
         return Done()
 
-    def call(self, request: operations.Call, _: list[int]) -> operations.Called:
+    def call(self, request: for_candidate.Call, _: list[int]) -> for_candidate.Called:
         inputs = self.blocks.views("in", request.layout)
         if self._poisons:
             self.device.poison()
@@ -222,7 +222,7 @@ class Candidate:
             out.clear()
             call = sum(t.numel() * t.element_size() for t in [*inputs, *wanted])
             devices.give_back(self.device, call)
-        return operations.Called(specs, fits, aliases)
+        return for_candidate.Called(specs, fits, aliases)
 
     def _call(
         self, tree: Any, tensors: list[torch.Tensor], goes_on: bool = False
@@ -252,7 +252,7 @@ class Candidate:
                 raise StageError("output", f"forward returns a {t.layout} tensor on {t.device}")
         return tree, found, carried
 
-    def trace(self, request: operations.Trace, _: list[int]) -> operations.Traced:
+    def trace(self, request: for_candidate.Trace, _: list[int]) -> for_candidate.Traced:
         from kwharness.build import artifacts
 
         inputs = self.blocks.views("in", request.layout)
@@ -265,7 +265,7 @@ class Candidate:
         forward()  # after which all its extensions are loaded
         custom = called_languages.functions() | self._of_own_loader() | artifacts.functions()
         apart = trace.regions(compiled=not self._forbids)
-        return operations.Traced(trace.observe(forward, custom, clock, apart))
+        return for_candidate.Traced(trace.observe(forward, custom, clock, apart))
 
     def _of_own_loader(self) -> dict[str, Any]:
         """Returns the functions of libraries that the loader in an exported file has made."""
@@ -275,7 +275,7 @@ class Candidate:
                 found |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
         return found
 
-    def settle(self, request: operations.Settle, _: list[int]) -> Done:
+    def settle(self, request: for_candidate.Settle, _: list[int]) -> Done:
         allocator.poison(False)
         self._poisons = False
         return Done()
@@ -284,18 +284,18 @@ class Candidate:
         """Gives what was compiled in this process when it was called."""
         data = called_cache.packed()
         if not data:
-            self._give(operations.CompiledKernels(), [])
+            self._give(for_candidate.CompiledKernels(), [])
             return
         fd = os.memfd_create("kernels", os.MFD_CLOEXEC)
         with open(fd, "wb", closefd=False) as f:
             f.write(data)
-        self._give(operations.CompiledKernels(len(called_cache.libraries())), [fd])
+        self._give(for_candidate.CompiledKernels(len(called_cache.libraries())), [fd])
 
-    def give_libraries(self, request: operations.GiveLibraries, _: list[int]) -> None:
+    def give_libraries(self, request: for_candidate.GiveLibraries, _: list[int]) -> None:
         made = list(called_cache.libraries().items())
         some = made[request.after :][: called_cache.AT_ONCE]
         fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for _, path in some]
-        self._give(operations.Libraries([name for name, _ in some]), fds)
+        self._give(for_candidate.Libraries([name for name, _ in some]), fds)
 
     def _give(self, answer: Message, fds: list[int]) -> None:
         try:
@@ -304,7 +304,7 @@ class Candidate:
             for fd in fds:
                 os.close(fd)
 
-    def take_libraries(self, request: operations.TakeLibraries, fds: list[int]) -> Done:
+    def take_libraries(self, request: for_candidate.TakeLibraries, fds: list[int]) -> Done:
         for name, fd in zip(request.names, fds, strict=True):
             called_cache.link(name, fd)
         fds.clear()  # they stay open: the libraries are loaded through them
@@ -325,21 +325,21 @@ class Candidate:
     def ops(self) -> dict[type[operations.Request], serving.Op]:
         """Returns what can be asked of it."""
         return {
-            operations.Load: self.load,
-            operations.Init: self.init,
+            for_candidate.Load: self.load,
+            for_candidate.Init: self.init,
             operations.Carry: self.carry,
-            operations.Describe: self.describe,
-            operations.Show: self.show,
-            operations.Take: self.take,
+            for_candidate.Describe: self.describe,
+            for_candidate.Show: self.show,
+            for_candidate.Take: self.take,
             operations.Map: self.map,
-            operations.Call: self.call,
-            operations.Trace: self.trace,
-            operations.Settle: self.settle,
+            for_candidate.Call: self.call,
+            for_candidate.Trace: self.trace,
+            for_candidate.Settle: self.settle,
             operations.Trees: self.timed,
             operations.Windows: self.window,
             operations.GiveCompiled: self.give_compiled,
-            operations.GiveLibraries: self.give_libraries,
-            operations.TakeLibraries: self.take_libraries,
+            for_candidate.GiveLibraries: self.give_libraries,
+            for_candidate.TakeLibraries: self.take_libraries,
         }
 
 

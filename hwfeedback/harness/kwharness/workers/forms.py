@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kwharness.base import trees
-from kwharness.base.operations import Forward, ModeResult, SourceAt
+from kwharness.base.for_reference import Forward, ModeResult, SourceAt
 from kwharness.numerics import decisions
 from kwharness.numerics.rounding import Float32Noise, Sources, one_ulp
 from kwharness.workers.loaded import Loaded

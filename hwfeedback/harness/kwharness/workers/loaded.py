@@ -13,7 +13,8 @@ import torch
 
 from kwharness.base import trees
 from kwharness.base.carried import NOTHING, Carried
-from kwharness.base.operations import Break, Construct, Weights
+from kwharness.base.for_reference import Construct, Weights
+from kwharness.base.operations import Break
 from kwharness.base.tensors import DTYPE_NAMES, specs_of
 from kwharness.machine.device import Device
 from kwharness.model import construction, input_seeds, slots

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 import torch
 
-from kwharness.base import operations, trees
+from kwharness.base import for_candidate, operations, trees
 from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
 from kwharness.base.records import Message
@@ -48,12 +48,12 @@ MAX_KINDS = 1000  # of launches
 FORWARDS_S = 0.1  # PyTorch's profiler sees so many forwards as this takes, within
 LEAST_FORWARDS, MOST_FORWARDS = 2, script.PROFILED
 LOADING = (  # what is asked for until a candidate can be called
-    operations.Load,
-    operations.Init,
+    for_candidate.Load,
+    for_candidate.Init,
     operations.Carry,
-    operations.Describe,
-    operations.Show,
-    operations.Take,
+    for_candidate.Describe,
+    for_candidate.Show,
+    for_candidate.Take,
     operations.Map,
 )
 _KERNEL, _CHILD = 0, 4  # CUgraphNodeType
@@ -139,12 +139,12 @@ class Profiled:
         self.channel = channel
         self.candidate: worker_candidate.Candidate | None = None
 
-    def hold(self, _: operations.Hold, fds: list[int]) -> operations.Holds:
+    def hold(self, _: operations.Hold, fds: list[int]) -> for_candidate.Holds:
         """Comes before anything of the candidate's."""
         fds.clear()
-        return operations.Holds(os.getpid())
+        return for_candidate.Holds(os.getpid())
 
-    def begin(self, request: operations.Begin, _: list[int]) -> Done:
+    def begin(self, request: for_candidate.Begin, _: list[int]) -> Done:
         allocator.keep_freed_memory()
         device = devices.of(request.device)
         device.hold_to_float32()
@@ -162,7 +162,7 @@ class Profiled:
 
         return op
 
-    def _forward(self, request: operations.Measure) -> Callable[[], Any]:
+    def _forward(self, request: for_candidate.Measure) -> Callable[[], Any]:
         """Returns a forward that has been called before. Its inputs are its process's own."""
         c = self.candidate
         assert c is not None
@@ -183,7 +183,7 @@ class Profiled:
             raise serving.StageError("forward", e) from e
         return forward
 
-    def measure(self, request: operations.Measure, _: list[int]) -> operations.Measured:
+    def measure(self, request: for_candidate.Measure, _: list[int]) -> for_candidate.Measured:
         """Has ncu measure what one forward launches. Returns what that is, where it can be known:
         ncu looks at one launch of each kind.
         """
@@ -200,9 +200,9 @@ class Profiled:
         more = 0
         with contextlib.suppress(Exception):  # it waits for the GPU, or captures by itself
             captured, more = counted(capture(forward))
-        return operations.Measured(captured, more)
+        return for_candidate.Measured(captured, more)
 
-    def launches(self, request: operations.ListLaunches, _: list[int]) -> operations.Listed:
+    def launches(self, request: for_candidate.ListLaunches, _: list[int]) -> for_candidate.Listed:
         """Returns what PyTorch's profiler sees of forwards."""
         forward = self._forward(request)
         began = time.perf_counter()
@@ -211,16 +211,16 @@ class Profiled:
         fit = int(FORWARDS_S / max(time.perf_counter() - began, 1e-6))
         times = min(max(fit, LEAST_FORWARDS), MOST_FORWARDS)
         seen = script.profiled(forward, times, request.most)
-        return operations.Listed(json.dumps(seen), seen["more"], seen["more_ms"])
+        return for_candidate.Listed(json.dumps(seen), seen["more"], seen["more_ms"])
 
 
 def serve(channel: Channel) -> None:
     p = Profiled(channel)
     ops: dict[type[operations.Request], serving.Op] = {
         operations.Hold: p.hold,
-        operations.Begin: p.begin,
-        operations.Measure: p.measure,
-        operations.ListLaunches: p.launches,
+        for_candidate.Begin: p.begin,
+        for_candidate.Measure: p.measure,
+        for_candidate.ListLaunches: p.launches,
     }
     ops |= {k: p.of_the_candidate(k) for k in LOADING}
     serving.serve(channel, serving.answering(ops), FILENAME)

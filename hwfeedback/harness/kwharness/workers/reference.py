@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from kwharness.base import operations, trees
-from kwharness.base.operations import Done, ModeResult, Tensors
+from kwharness.base import for_reference, operations, trees
+from kwharness.base.for_reference import ModeResult
+from kwharness.base.operations import Done, Tensors
 from kwharness.base.protocol import Channel
 from kwharness.base.records import Message
 from kwharness.base.tensors import MAX_TENSORS, layout_of, orders_of
@@ -59,22 +60,22 @@ class Reference:
 
     # Loading.
 
-    def import_(self, request: operations.Import, _: list[int]) -> Done:
+    def import_(self, request: for_reference.Import, _: list[int]) -> Done:
         self._reached = []
         self._loaded.import_(request.source, request.threads)
         return Done()
 
-    def init_inputs(self, request: operations.InitInputs, _: list[int]) -> Done:
+    def init_inputs(self, request: for_reference.InitInputs, _: list[int]) -> Done:
         self._loaded.init_inputs()
         return Done()
 
-    def construct(self, request: operations.Construct, _: list[int]) -> None:
+    def construct(self, request: for_reference.Construct, _: list[int]) -> None:
         self._reached = []
         tree, tensors, breaks = self._loaded.construct(request)
         block, layout = devices.block_of(self.device, tensors)
         try:
             given, said = Tensors(layout, block.size), self._loaded.weights()
-            self._give(block, operations.Constructed(tree, given, said, breaks))
+            self._give(block, for_reference.Constructed(tree, given, said, breaks))
         finally:
             block.close()
 
@@ -102,7 +103,7 @@ class Reference:
         if self.sparing:
             devices.give_back(self.device, max(size, self._given))
 
-    def draw(self, request: operations.Draw, _: list[int]) -> operations.Drawn | None:
+    def draw(self, request: for_reference.Draw, _: list[int]) -> for_reference.Drawn | None:
         """Draws inputs under each seed: their tensors one after the other."""
         self._begin_sparing(request.sparing)
         tensors: list[torch.Tensor] = []
@@ -111,7 +112,7 @@ class Reference:
             tensors += [*drawn, *self._state_drawn(seed, request.last)]
         layout, size = layout_of(tensors)
         own = tensors[: len(tensors) // len(request.seeds)]
-        answer = operations.Drawn(tree, Tensors(layout, size), orders_of(own))
+        answer = for_reference.Drawn(tree, Tensors(layout, size), orders_of(own))
         _fits(tensors, "inputs")
         if size > request.room:
             self._spare(2 * size)
@@ -151,18 +152,18 @@ class Reference:
             raise StageError("forward", e) from e
         self._loaded.carrier.settle(args)
 
-    def state(self, request: operations.State, _: list[int]) -> None:
+    def state(self, request: for_reference.State, _: list[int]) -> None:
         block, layout = devices.block_of(self.device, list(self._loaded.tensors().values()))
         try:
             self._give(block, Tensors(layout, block.size))
         finally:
             block.close()
 
-    def set_state(self, request: operations.SetState, _: list[int]) -> Done:
+    def set_state(self, request: for_reference.SetState, _: list[int]) -> Done:
         self._loaded.take(self.blocks.views("state", request.layout))
         return Done()
 
-    def forward(self, request: operations.Forward, _: list[int]) -> operations.Results | None:
+    def forward(self, request: for_reference.Forward, _: list[int]) -> for_reference.Results | None:
         """Runs the modes asked for, one after the other, on block ``in`` or the one that it names.
 
         Their outputs follow each other in block ``out``, or in a new one where that lacks ``room``.
@@ -198,7 +199,7 @@ class Reference:
         self._forms.begin()
         layout, size = layout_of(kept)
         _fits(kept, "output")
-        answer = operations.Results(results, Tensors(layout, size))
+        answer = for_reference.Results(results, Tensors(layout, size))
         if size > request.room:
             self._spare(size)
             with _room_for("forward"):
@@ -214,7 +215,7 @@ class Reference:
             view.copy_(t)
         return answer
 
-    def _in_parts(self, request: operations.Forward, inputs: list[torch.Tensor]) -> None:
+    def _in_parts(self, request: for_reference.Forward, inputs: list[torch.Tensor]) -> None:
         """``forward`` in one mode and in parts, whose outputs are put together in a new block."""
         cut, parts = set(request.cut), request.parts
         rows = inputs[request.cut[0]].shape[0]
@@ -252,18 +253,18 @@ class Reference:
         if block is None:
             block = self.device.create(size)
         try:
-            self._give(block, operations.Results([result], Tensors(layout, size)), parts)
+            self._give(block, for_reference.Results([result], Tensors(layout, size)), parts)
         finally:
             block.close()
 
-    def inspect(self, request: operations.Inspect, _: list[int]) -> operations.Inspected:
+    def inspect(self, request: for_reference.Inspect, _: list[int]) -> for_reference.Inspected:
         return Inspection(self._loaded).of(request.seed)
 
-    def capture(self, request: operations.Capture, _: list[int]) -> operations.Captured:
+    def capture(self, request: for_reference.Capture, _: list[int]) -> for_reference.Captured:
         tree, inputs = self._loaded.draw(request.seed)
         from kwharness.task.capture import capture
 
-        return operations.Captured(*capture(self._loaded.model, trees.build(tree, inputs)))
+        return for_reference.Captured(*capture(self._loaded.model, trees.build(tree, inputs)))
 
     def window(self, request: operations.Windows, fds: list[int]) -> None:
         assert self._timed is not None
@@ -284,11 +285,11 @@ class Reference:
             if fd >= 0:
                 os.close(fd)
 
-    def take_compiled(self, request: operations.TakeCompiled, fds: list[int]) -> Done:
+    def take_compiled(self, request: for_reference.TakeCompiled, fds: list[int]) -> Done:
         inductor.unpack(fds[0])
         return Done()
 
-    def release(self, request: operations.Release, _: list[int]) -> Done:
+    def release(self, request: for_reference.Release, _: list[int]) -> Done:
         self.device.release()
         return Done()
 
@@ -338,22 +339,22 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         return answer
 
     ops: dict[type[operations.Request], serving.Op] = {
-        operations.Import: r.import_,
-        operations.InitInputs: r.init_inputs,
-        operations.Construct: r.construct,
+        for_reference.Import: r.import_,
+        for_reference.InitInputs: r.init_inputs,
+        for_reference.Construct: r.construct,
         operations.Carry: r.carry,
         operations.Map: r.map,
-        operations.Release: r.release,
-        operations.Draw: r.draw,
-        operations.State: r.state,
-        operations.SetState: r.set_state,
-        operations.Forward: r.forward,
-        operations.Inspect: r.inspect,
-        operations.Capture: r.capture,
+        for_reference.Release: r.release,
+        for_reference.Draw: r.draw,
+        for_reference.State: r.state,
+        for_reference.SetState: r.set_state,
+        for_reference.Forward: r.forward,
+        for_reference.Inspect: r.inspect,
+        for_reference.Capture: r.capture,
         operations.Windows: r.window,
         operations.Trees: r.timed,
         operations.GiveCompiled: r.give_compiled,
-        operations.TakeCompiled: r.take_compiled,
+        for_reference.TakeCompiled: r.take_compiled,
         operations.Hold: hold,
     }
     serving.serve(channel, serving.answering(ops), FILENAME, device)

@@ -9,7 +9,7 @@ import torch
 
 from kwharness.base import trees
 from kwharness.base.carried import Carried
-from kwharness.base.operations import Inspected
+from kwharness.base.for_reference import Inspected
 from kwharness.base.tensors import specs_of
 from kwharness.model import state
 from kwharness.model.state import Before

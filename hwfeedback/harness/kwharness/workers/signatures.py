@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kwharness.base import trees
-from kwharness.base.operations import Signature
+from kwharness.base.for_reference import Signature
 
 
 def argument_names(model: torch.nn.Module) -> list[str]:

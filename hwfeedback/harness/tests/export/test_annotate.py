@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kwharness.base import operations
+from kwharness.base import for_reference, operations
 from kwharness.base.requests import Request
 from kwharness.export import (
     annotate,
@@ -469,7 +469,7 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
         "kernelwright_version": "0.1.0",
         "candidate": {"source": ""},
     }
-    said = operations.Weights(
+    said = for_reference.Weights(
         names=["part.scale"],
         state=[],
         trainable=[],
@@ -478,11 +478,11 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
         constants=[],
         training=False,
         arguments=[],
-        forward=operations.Signature(**ABOUT["forward"]),
-        constructor=operations.Signature(**ABOUT["constructor"]),
+        forward=for_reference.Signature(**ABOUT["forward"]),
+        constructor=for_reference.Signature(**ABOUT["constructor"]),
     )
     given_init = operations.Tensors([], 0)
-    told = operations.Constructed({"list": [{"value": 32}]}, given_init, said, [])
+    told = for_reference.Constructed({"list": [{"value": 32}]}, given_init, said, [])
     tree = {"list": [{"t": 1}, {"tuple": [{"value": 1}, {"dict": [["by", {"t": 0}]]}]}]}
     given = (tree, [torch.empty(32), torch.empty(4, 32)])
     plan = weights.Plan(weights.BY_NAME, True, unlike=["part.scale"])

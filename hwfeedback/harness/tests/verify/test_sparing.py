@@ -21,7 +21,7 @@ import waiting
 from evaluating import Evaluator, new_cache, processes_of
 from test_verify import prepared
 
-from kwharness.base import operations, trees
+from kwharness.base import for_candidate, for_reference, operations, trees
 from kwharness.base.protocol import Timeout
 from kwharness.base.tensors import Block, Entry, LayoutError
 from kwharness.base.verdicts import Learned
@@ -320,7 +320,7 @@ def in_parts(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, source: str)
     begin = ReferenceClient.begin
 
     def noted(self: ReferenceClient, request: operations.Request, *more: Any) -> None:
-        if isinstance(request, operations.Forward) and request.parts > 1:
+        if isinstance(request, for_reference.Forward) and request.parts > 1:
             assert request.parts == 7
             asked.extend(request.modes)
         begin(self, request, *more)
@@ -756,13 +756,13 @@ def test_a_reference_holds_no_output_when_it_answers(
     monkeypatch.setattr(forms.Forms, "run", noted)
     monkeypatch.setattr(loaded, "nothing_left_running", lambda: None)
     r = worker_reference.Reference(Deaf(), cpu)  # type: ignore[arg-type]
-    r.import_(operations.Import(SMALL), [])
-    r.init_inputs(operations.InitInputs(), [])
-    r.construct(operations.Construct(0), [])
+    r.import_(for_reference.Import(SMALL), [])
+    r.init_inputs(for_reference.InitInputs(), [])
+    r.construct(for_reference.Construct(0), [])
     tree, inputs = r._loaded.draw(1)
     block, layout = device.block_of(device.CPU, inputs)
     r.blocks.map("in", os.dup(block.fd), block.size)
-    r.forward(operations.Forward(tree, ["wide"], layout, sparing=True), [])
+    r.forward(for_reference.Forward(tree, ["wide"], layout, sparing=True), [])
     assert cpu.made and cpu.held[-1] == 0
     block.close()
 
@@ -786,7 +786,7 @@ def test_a_candidate_holds_no_output_when_it_answers(
     blocks = [device.block_of(device.CPU, inputs) for _ in ("in", "out")]
     for name, (block, _) in zip(("in", "out"), blocks, strict=True):
         c.blocks.map(name, os.dup(block.fd), block.size)
-    call = operations.Call(tree, blocks[0][1], blocks[1][1], {"t": 0}, sparing=True)
+    call = for_candidate.Call(tree, blocks[0][1], blocks[1][1], {"t": 0}, sparing=True)
     assert c.call(call, []).fits
     assert blocks[1][0].views(blocks[1][1])[0].tolist() == [2.0] * 3
     assert len(cpu.made) == 1 and cpu.held == held and cpu.made[0]() is None
