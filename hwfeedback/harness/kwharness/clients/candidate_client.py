@@ -15,7 +15,7 @@ from kwharness.base import for_candidate, operations
 from kwharness.base.built import BuildRequest
 from kwharness.base.carried import NOTHING, Carried
 from kwharness.base.tensors import Layout, layout_of
-from kwharness.clients import client, errors, reference_client
+from kwharness.clients import answers, client, errors
 from kwharness.clients.client import A
 from kwharness.clients.workshop import Desk, Workshop
 from kwharness.machine.device import CPU, Device
@@ -143,8 +143,8 @@ class CandidateClient(client.Client):
         with self._understood():
             if len(set(told.names)) < len(told.names):
                 raise ValueError("two weights of one name")
-            like = [reference_client.like_spec(s) for s in told.specs]
-            own = reference_client.weight_entries(told.names, like, told.constants)
+            like = [answers.like_spec(s) for s in told.specs]
+            own = answers.weight_entries(told.names, like, told.constants)
             if told.takes not in ("", weights.LOAD_REFERENCE_STATE, weights.LOAD_STATE_DICT):
                 raise ValueError("no method that takes weights")
         if told.takes:

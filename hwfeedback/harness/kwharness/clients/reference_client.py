@@ -5,15 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kwharness.base import for_reference, operations, trees
 from kwharness.base.carried import NOTHING, Carried
-from kwharness.base.tensors import DTYPES, Layout, Spec
+from kwharness.base.tensors import Layout
 from kwharness.clients import client, errors
+from kwharness.clients.answers import ModeAnswer, reshaped, weight_entries
 from kwharness.clients.batch_parts import Parts
 from kwharness.machine.device import CPU, Device
 from kwharness.model import weights
@@ -22,24 +23,6 @@ from kwharness.numerics.rounding import Source
 
 # Modes of a forward whose tensors are inputs.
 GIVE_INPUTS = ("aim", "decides")
-
-
-@dataclass
-class ModeAnswer:
-    """What a forward gives in one mode: an error, or tensors."""
-
-    mode: str
-    error: errors.WorkerError | None = None
-    tensors: list[torch.Tensor] = field(default_factory=list)
-    sources: list[Source | None] = field(default_factory=list)  # one a tensor
-    tree: Any = None
-    aliases: list[int] = field(default_factory=list)  # the input that each lies in, or -1
-    decisions: int | None = None
-
-    def copied(self) -> ModeAnswer:
-        """Returns it with tensors that are the caller's."""
-        sources = [None if s is None else s.copied() for s in self.sources]
-        return replace(self, tensors=[t.clone() for t in self.tensors], sources=sources)
 
 
 def _wide(modes: Sequence[str]) -> bool:
@@ -488,42 +471,3 @@ class ReferenceClient(client.Client):
                 first = [t.to("meta") for t in answer.tensors]
             yield self._of_shapes(first, answer)
             del answer  # or it is still there while the next answer is made
-
-
-def weight_entries(
-    names: Sequence[str], state: Sequence[torch.Tensor], constants: Sequence[Any]
-) -> list[weights.Entry]:
-    def number(c: Any) -> float | None:
-        whole = isinstance(c, int) and abs(c) < 1 << 53
-        return float(c) if whole or isinstance(c, float) else None
-
-    found = zip(names, state, constants, strict=True)
-    return [weights.Entry(n, t, number(c)) for n, t, c in found]
-
-
-def like_spec(spec: Spec) -> torch.Tensor:
-    """Returns a tensor without content, of which a worker has said what it is."""
-    if len(spec.shape) > client.MAX_DIMS or spec.numel > client.MAX_OUTPUT:
-        raise ValueError("a weight that no memory holds")
-    try:
-        return torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device="meta")
-    except RuntimeError as e:
-        raise ValueError("a weight of no shape") from e
-
-
-def reshaped(
-    tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
-) -> errors.WorkerError | None:
-    """Returns what is wrong with a reference that gives tensors of other shapes another time."""
-    message = ""
-    if len(tensors) != len(others):
-        message = (
-            f"has a number of outputs that depends on values: {len(tensors)}, then {len(others)}"
-        )
-    for i, (a, b) in enumerate(zip(tensors, others, strict=False)):
-        if a.shape != b.shape and not message:
-            found = f"output {i} has {list(a.shape)}, then {list(b.shape)}"
-            message = f"has a shape that depends on values: {found}"
-    if not message:
-        return None
-    return errors.WorkerError(operations.Failure("ValueError", message, stage="output_shape"))

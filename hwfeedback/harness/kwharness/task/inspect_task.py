@@ -16,8 +16,9 @@ from kwharness.base.carried import shown
 from kwharness.base.constants import SHARED
 from kwharness.base.for_reference import Inspected
 from kwharness.base.tensors import DTYPES, Spec
+from kwharness.clients.answers import reshaped
 from kwharness.clients.errors import Spawned, WorkerError, WorkerGone, WorkerLate, ran_out, sentence
-from kwharness.clients.reference_client import ReferenceClient, reshaped
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import CPU, SPARING_PEAK, Device, spares, too_large

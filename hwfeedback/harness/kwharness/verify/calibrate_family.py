@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from kwharness.clients.answers import ModeAnswer, reshaped
 from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError, ran_out
-from kwharness.clients.reference_client import ModeAnswer, ReferenceClient, reshaped
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, decision_sides, families, norms
 from kwharness.numerics.correctness import Expected, Noise
 from kwharness.numerics.families import BASE, ORDERED, Family, Traits

@@ -26,9 +26,10 @@ from kwharness.base.protocol import Timeout
 from kwharness.base.tensors import Block, Entry, LayoutError
 from kwharness.base.verdicts import Learned
 from kwharness.clients import batch_parts, candidate_client, client
+from kwharness.clients.answers import ModeAnswer
 from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError
-from kwharness.clients.reference_client import ModeAnswer, ReferenceClient
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine import device
 from kwharness.numerics import correctness
 from kwharness.numerics.rounding import Float32Noise, one_ulp
