@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kwharness.base.protocol import ProtocolError
-from kwharness.base.records import Message, Natural
+from kwharness.base.records import Message, Natural, ProtocolError
 from kwharness.base.tensors import DTYPES, Spec
 
 

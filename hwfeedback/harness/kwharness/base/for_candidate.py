@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kwharness.base.breaks import Break
 from kwharness.base.built import BuildRequest
-from kwharness.base.operations import Break, Request
+from kwharness.base.operations import Request
 from kwharness.base.records import Message, Natural
 from kwharness.base.tensors import Entry, Spec
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kwharness.base.breaks import Break
 from kwharness.base.carried import Carried
-from kwharness.base.operations import Break, Failure, Request, Tensors
+from kwharness.base.operations import Failure, Request, Tensors
 from kwharness.base.records import FLAT, KEY, Message, Natural
 from kwharness.base.tensors import Entry, Spec
 

@@ -134,18 +134,6 @@ class WindowsEnd(Request):
 
 
 @dataclass(frozen=True)
-class Break(Message):
-    """A content that is moved at construction (model/construction.py)."""
-
-    digest: str
-    prints: list[float]
-    bytes: Natural
-    scale: float  # its root mean square
-    times: Natural | None = None  # how often it came to be; None: it is not known
-    names: list[str] = field(default_factory=list)  # the weights that hold it
-
-
-@dataclass(frozen=True)
 class GiveCompiled(Request):
     """Give what torch.compile has made, as a descriptor."""
 

@@ -12,13 +12,16 @@ import typing
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, Self
 
-from kwharness.base.protocol import ProtocolError
-
 # Metadata of a field.
 FLAT = {"flat": True}  # its keys stand among those of its owner: an embedded struct in Go
 INSIDE = {"inside": True}  # it is in no message
 NULL = {"null": True}  # it is written as null where it is None; any other one is left out there
 KEY = "key"  # its key in JSON, where that is not its name
+
+
+class ProtocolError(Exception):
+    """The peer broke the protocol, or a message cannot be sent as it is."""
+
 
 _NATURAL = "natural"
 Natural = Annotated[int, _NATURAL]  # a whole number from 0 to 2**62, as sizes and counts are

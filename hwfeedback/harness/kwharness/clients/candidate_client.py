@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kwharness.base import for_candidate, operations
+from kwharness.base.breaks import Break
 from kwharness.base.built import BuildRequest
 from kwharness.base.carried import NOTHING, Carried
 from kwharness.base.tensors import Layout, layout_of
@@ -124,7 +125,7 @@ class CandidateClient(client.Client):
         eval_mode: bool,
         timeout: float,
         seed: int = CONSTRUCTION_SEED,
-        breaks: Sequence[operations.Break] = (),
+        breaks: Sequence[Break] = (),
     ) -> None:
         layout = self.put("init", tensors) if tensors else []
         request = for_candidate.Init(tree, layout, seed, eval_mode, list(breaks))

@@ -28,7 +28,7 @@ from unittest import mock
 
 import torch
 
-from kwharness.base.operations import Break
+from kwharness.base.breaks import Break
 
 # The seed under which models are constructed where no secret one is asked for.
 CONSTRUCTION_SEED = 0

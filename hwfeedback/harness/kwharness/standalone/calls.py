@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from kwharness.base.breaks import Break
 from kwharness.base.carried import NOTHING, Carried
-from kwharness.base.operations import Break
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.standalone.sanitizers import Check
 

@@ -137,7 +137,7 @@ class Case:
         import torch
 
         from kwharness.base import trees
-        from kwharness.base.operations import Break
+        from kwharness.base.breaks import Break
         from kwharness.model import construction
 
         known = [Break.from_json(b) for b in self.request["breaks"]]

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from kwharness.base import trees
+from kwharness.base.breaks import Break
 from kwharness.base.carried import NOTHING, Carried
 from kwharness.base.for_reference import Construct, Weights
-from kwharness.base.operations import Break
 from kwharness.base.tensors import DTYPE_NAMES, specs_of
 from kwharness.machine.device import Device
 from kwharness.model import construction, input_seeds, slots
