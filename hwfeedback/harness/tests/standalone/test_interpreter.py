@@ -390,17 +390,17 @@ atexit.register(tell, "ends")
 @pytest.fixture(scope="module")
 def looked_at(
     evaluator: Evaluator, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Ran, LookedAt, list[str]]:
     """What comes of looking at a file, which takes seven interpreters, and what the file told."""
     tool = tool_in(tmp_path_factory.mktemp("looked_at"))
     log = tool.with_name("log")
     kernel = KERNEL.replace("        y = torch", "        tell(len(x))\n        y = torch")
     ran, seen = served(evaluator, TELLS.replace("LOG", str(log)) + kernel, tool)
-    return answer, log.read_text().splitlines()
+    return ran, seen, log.read_text().splitlines()
 
 
-def test_a_sanitizer_is_heard(looked_at: tuple[dict[str, Any], list[str]]) -> None:
-    answer, _ = looked_at
+def test_a_sanitizer_is_heard(looked_at: tuple[Ran, LookedAt, list[str]]) -> None:
+    ran, seen, _ = looked_at
     assert ran.code == 0 and seen.profile == ""  # there is no GPU
     checks, seconds = interpreter._checks(seen.checks, ["k"])
     assert len(seen.checks[0]) == 2, "what is found on few inputs is looked for on all"
@@ -414,8 +414,8 @@ def test_a_sanitizer_is_heard(looked_at: tuple[dict[str, Any], list[str]]) -> No
     assert by_tool["initcheck"].failed == "this GPU is not one of mine"
 
 
-def test_who_looks_finds_the_file_used(looked_at: tuple[dict[str, Any], list[str]]) -> None:
-    _, told = looked_at
+def test_who_looks_finds_the_file_used(looked_at: tuple[Ran, LookedAt, list[str]]) -> None:
+    *_, told = looked_at
     assert told[:3] == ["begins alone", "64 alone", "ends alone"]
     assert set(told[3:]) == {"begins later", "4 later", "64 later", "ends later"}
 
