@@ -104,8 +104,8 @@ def one(data: bytes) -> None:
         task = inspect_task.inspect(
             lambda: hostile.Hostile(script), "n", "source", "f" * 64, threads=1, timeout_s=2
         )
-        hostile.sendable(task)
-        assert task["least_bytes"] >= 0 and task["operations"] >= 0
+        hostile.sendable(task.to_json())
+        assert task.least_bytes >= 0 and task.operations >= 0
     except invalid.Invalid as e:
         hostile.sentence(e.message)
         hostile.sendable(e.to_json())

@@ -22,6 +22,7 @@ import torch
 from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
 from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
+from kwharness.base.verdicts import KernelProfile, Profile
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.client import GUARD
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, WorkerLate, sentence
@@ -48,6 +49,7 @@ from kwharness.profile.kernel_kinds import (
     of_a_forward,
     rows_of,
     three,
+    together,
     untimed,
 )
 from kwharness.profile.kernel_work import MAX_KERNELS, OWN, static_profile, whose
@@ -152,8 +154,8 @@ class Profiler:
             raise NoProfile("it cannot begin on the GPU")
         return served
 
-    def profile(self, subject: Subject) -> dict[str, Any]:
-        """Returns a kernelwright.Profile, as JSON."""
+    def profile(self, subject: Subject) -> Profile:
+        """Returns what a profiler sees of a forward, or what the compiler says of it."""
         whys: list[str] = []
         ways: tuple[tuple[str, Callable[[Subject], Seen]], ...]
         ways = ("ncu", self._by_ncu), ("profiler", self._listed)
@@ -407,65 +409,61 @@ class Profiler:
 
     # What is told of it.
 
-    def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> dict[str, Any]:
-        own = {m[1] for k in subject.kernels() if (m := OWN.search(str(k.get("name"))))}
-        kernels: list[dict[str, Any]] = []
+    def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> Profile:
+        own = {m[1] for k in subject.kernels() if (m := OWN.search(k.name))}
+        kernels: list[KernelProfile] = []
         for kind, rows in zip(seen.kinds, rows_of(seen.kinds, seen.report.rows), strict=True):
             metrics = self._metrics(rows, kind.count)
             ms = kind.ms or 1e-6 * metrics.get(TIME, 0.0)
             kernels.append(
-                {
-                    "name": kind.name[: ncu.MAX_NAME],
-                    "whose": whose(kind.name, own, subject.custom),
-                    "launches": kind.count,
-                    "ms": min(ms, LONG_MS),
-                    "share": 0.0,
-                    "grid": three(kind.grid),
-                    "block": three(kind.block),
-                    "metrics": metrics,
-                }
+                KernelProfile(
+                    name=kind.name[: ncu.MAX_NAME],
+                    whose=whose(kind.name, own, subject.custom),
+                    launches=kind.count,
+                    ms=min(ms, LONG_MS),
+                    share=0.0,
+                    grid=three(kind.grid),
+                    block=three(kind.block),
+                    metrics=metrics,
+                )
             )
-        kernels.sort(key=lambda k: -k["ms"])
-        launched = [k for k in kernels if not k["name"].startswith(COPIES)]
+        kernels.sort(key=lambda k: -k.ms)
+        launched = [k for k in kernels if not k.name.startswith(COPIES)]
         # A part of a time, or of a sum, would be taken for the whole.
         total = 0.0
-        if seen.whole and all(k["ms"] for k in launched) and (seen.more_ms or not seen.more):
-            total = sum(k["ms"] for k in kernels) + seen.more_ms
+        if seen.whole and all(k.ms for k in launched) and (seen.more_ms or not seen.more):
+            total = sum(k.ms for k in kernels) + seen.more_ms
         for k in kernels:
-            k["share"] = k["ms"] / total if total > 0 else 0.0
-        measured = [k for k in kernels if k["metrics"]]
-        together = of_a_forward(measured)
-        for n in [n for n in together if is_sum(n)]:
-            if seen.more or not seen.whole or not all(n in k["metrics"] for k in launched):
-                del together[n]
+            k.share = k.ms / total if total > 0 else 0.0
+        measured = [k for k in kernels if k.metrics]
+        metrics_of_all = of_a_forward(measured)
+        for n in [n for n in metrics_of_all if is_sum(n)]:
+            if seen.more or not seen.whole or not all(n in (k.metrics or ()) for k in launched):
+                del metrics_of_all[n]
         whys = [why] if why else []
         if tool == "ncu" and len(measured) < len(launched):
             whys.append(f"{len(measured)} of {len(launched)} kinds of launches were measured")
         if seen.more:
             whys.append(f"{seen.more} launches are of other kinds than those that are listed")
-        profile: dict[str, Any] = {
-            "tool": tool,
-            "launches": sum(k["launches"] for k in launched) + seen.more,
-            "ms": total,
-            "kernels": kernels[:MAX_KERNELS],
-            "metrics": together,
-        }
-        if whys:
-            profile["why"] = sentence("; ".join(whys))
-        lacking = [m for m in self._named if not any(m in k["metrics"] for k in measured)]
-        if tool == "ncu" and lacking:
-            profile["missing"] = lacking
-        other = {m: own for m, own in self._named.items() if own != m}
-        if had := {m: own for m, own in other.items() if any(m in k["metrics"] for k in measured)}:
-            profile["measured_as"] = had
-        return profile
+        has = {m for k in measured for m in k.metrics or ()}
+        lacking = [m for m in self._named if m not in has] if tool == "ncu" else []
+        other = {m: own for m, own in self._named.items() if own != m and m in has}
+        return Profile(
+            tool=tool,
+            launches=sum(k.launches for k in launched) + seen.more,
+            ms=total,
+            why=sentence("; ".join(whys)) if whys else None,
+            kernels=kernels[:MAX_KERNELS],
+            metrics=metrics_of_all,
+            missing=lacking or None,
+            measured_as=other or None,
+        )
 
     def _metrics(self, rows: Sequence[ncu.Row], count: int) -> dict[str, float]:
         """Returns what is kept of rows of one kind, for so many launches."""
         if not rows:
             return {}
-        each = [{"ms": r.metrics.get(TIME, 0.0), "metrics": r.metrics} for r in rows]
-        had = of_a_forward(each)
+        had = together([(r.metrics.get(TIME, 0.0), r.metrics) for r in rows])
         kept = {m: own for m, own in self._named.items() if own in had}
         if self._full:
             rest = had.keys() - set(kept.values())

@@ -15,6 +15,7 @@ import torch
 from kwharness.base.carried import shown
 from kwharness.base.constants import SHARED
 from kwharness.base.for_reference import Inspected
+from kwharness.base.requests import InspectedTask, TensorSpec
 from kwharness.base.tensors import DTYPES, Spec
 from kwharness.clients.answers import reshaped
 from kwharness.clients.errors import Spawned, WorkerError, WorkerGone, WorkerLate, ran_out, sentence
@@ -45,8 +46,8 @@ def inspect(
     threads: int,
     timeout_s: float,
     device: Device = CPU,
-) -> dict[str, Any]:
-    """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid, and Ill."""
+) -> InspectedTask:
+    """Returns the task. ``timeout_s`` is for each step. Raises Invalid, and Ill."""
     reference = ReferenceClient(spawn(), timeout_s, device)
     whole = SHARED.inspect_steps * timeout_s
     reference.until = time.monotonic() + whole
@@ -290,7 +291,7 @@ def _inspect(
     fingerprint: str,
     threads: int,
     timeout_s: float,
-) -> dict[str, Any]:
+) -> InspectedTask:
     found = _Inspection(reference, source, threads)
     found.load()
     found.look_at_state(found.settle_mode())
@@ -306,23 +307,24 @@ def _inspect(
     info = reference.info
     own = zip(info.names, info.state, info.trainable, strict=True)
     parameters = _named((n, s) for n, s, trainable in own if trainable)
-    return {
-        "fingerprint": fingerprint,
-        "name": name,
-        "source": source,
-        "inputs": _named(zip(seen.input_names, seen.inputs, strict=True)),
-        "outputs": [s.to_json() for s in seen.outputs],
-        "parameters": parameters,
-        "operators": seen.operators,
-        "operations": seen.operations,
-        "least_bytes": bytes_of(seen.inputs) + bytes_of(info.state) + bytes_of(seen.outputs),
-        "needed_bytes": needed_bytes(graph) if unstructured and not set(flags) & DEGENERATE else 0,
-        "flags": list(dict.fromkeys(flags)),
-        "notes": found.notes,
-        "eager_ms": seen.eager_ms,
-        "graph": graph,
-        "graph_note": graph_note,
-    }
+    sized = unstructured and not set(flags) & DEGENERATE
+    return InspectedTask(
+        source=source,
+        fingerprint=fingerprint,
+        name=name,
+        inputs=_named(zip(seen.input_names, seen.inputs, strict=True)),
+        outputs=[TensorSpec(s.dtype, s.shape) for s in seen.outputs],
+        parameters=parameters,
+        operators=seen.operators,
+        operations=seen.operations,
+        least_bytes=bytes_of([*seen.inputs, *info.state, *seen.outputs]),
+        needed_bytes=needed_bytes(graph) if sized else 0,
+        flags=list(dict.fromkeys(flags)),
+        notes=found.notes,
+        eager_ms=seen.eager_ms,
+        graph=graph,
+        graph_note=graph_note,
+    )
 
 
 def _looked(reference: ReferenceClient, seed: int) -> Inspected:
@@ -340,8 +342,8 @@ def _looked(reference: ReferenceClient, seed: int) -> Inspected:
     return seen
 
 
-def _named(specs: Iterable[tuple[str, Spec]]) -> list[dict[str, Any]]:
-    return [{"name": n, **s.to_json()} for n, s in specs]
+def _named(specs: Iterable[tuple[str, Spec]]) -> list[TensorSpec]:
+    return [TensorSpec(s.dtype, s.shape, name) for name, s in specs]
 
 
 def _some(names: Sequence[str]) -> str:
