@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/hwfeedback"
@@ -27,7 +28,7 @@ type evalCmd struct {
 	Profile    bool     `help:"Have Nsight Compute measure the kernels of a correct candidate, on a GPU."`
 	Explain    bool     `help:"Say how right and how fast a rejected candidate is; that counts nowhere."`
 	Require    string   `help:"Exit with 3 unless every candidate is correct, or faster than the fastest baseline by its whole interval." placeholder:"correct|faster"`
-	Export     string   `help:"Write the standalone file that was certified." placeholder:"FILE" type:"path" predictor:"file"`
+	Export     string   `help:"Write the standalone file that was certified, and its certificate beside it." placeholder:"FILE" type:"path" predictor:"file"`
 	deviceFlags
 }
 
@@ -74,7 +75,7 @@ func (c evalCmd) Run(a *app) (err error) {
 	err = c.verdicts(a, r, paths, func(path string, v outcome) error {
 		required.see(path, v.Verdict)
 		if c.Export != "" && v.Exported != "" {
-			if err := os.WriteFile(c.Export, []byte(v.Exported), 0o644); err != nil {
+			if err := c.export(v); err != nil {
 				return &Error{Code: ExitFailure, Text: "the exported file", Err: err, Hint: "name a file that can be written with --export"}
 			}
 		}
@@ -96,6 +97,20 @@ func (c evalCmd) Run(a *app) (err error) {
 		a.json = false // standard output has the verdicts, and they are all of it
 	}
 	return err
+}
+
+// export writes the certified file, and its certificate beside it, over older ones.
+func (c evalCmd) export(v outcome) error {
+	round := kernelwright.Round{Verdict: v.Verdict, Certificate: &v.Verdict, CertifiedMS: time.Now().UnixMilli()}
+	d := report.Data{Run: kernelwright.Run{TaskName: v.task.Name, Device: v.device.String()}, Task: v.task, Device: v.device}
+	certificate, name, err := report.CertificateOf(d, round, filepath.Base(c.Export))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.Export, []byte(v.Exported), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(filepath.Dir(c.Export), name), certificate, 0o644)
 }
 
 // batchLine is a line of a batch.
@@ -236,6 +251,7 @@ func (c evalCmd) evaluate(a *app, r *room, show *progress, reference task.File, 
 		if err != nil {
 			return err
 		}
+		said.task, said.device = t, e.Device()
 		next++
 		return yield(next-1, said)
 	}

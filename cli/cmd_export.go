@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -23,7 +24,7 @@ type exportCmd struct {
 
 // Help is shown below the flags.
 func (exportCmd) Help() string {
-	return "Writes the file that its certificate's SHA-256 is of, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py. With --round it also writes the kernel of a correct round that was not certified, and the file says that first. As a custom-op or a package it is an operator that torch.compile takes into its graph, with its certificate beside it: docs/your-package.md."
+	return "Writes the certified file, with its certificate beside it under the name that the file gives, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py. With --round it also writes the kernel of a correct round that was not certified, and the file says that first. As a custom-op or a package it is an operator that torch.compile takes into its graph, with its certificate beside it: docs/your-package.md."
 }
 
 // Run writes the kernel of a round to a file.
@@ -54,22 +55,53 @@ func (c exportCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	certificate, name, err := report.CertificateOf(d, r, filepath.Base(c.Out))
+	if err != nil {
+		return err
+	}
+	beside := filepath.Join(filepath.Dir(c.Out), name)
+	there, err := certifies(beside, sum)
+	if err != nil {
+		return err
+	}
 	if err := writeNew(c.Out, text); err != nil {
 		return err
+	}
+	if !there {
+		if err := writeNew(beside, string(certificate)); err != nil {
+			return errors.Join(err, os.Remove(c.Out))
+		}
 	}
 	v := report.Counts(r)
 	if a.json {
 		return a.printJSON(map[string]any{
-			"path": a.shown(c.Out), "sha256": sum, "certified": true, "run": c.ID, "round": r.Index, "task": d.Run.TaskName, "device": d.Run.Device,
+			"path": a.shown(c.Out), "certificate": a.shown(beside), "sha256": sum, "certified": true, "run": c.ID, "round": r.Index, "task": d.Run.TaskName, "device": d.Run.Device,
 			"candidate_ms": v.CandidateMS, "baselines": v.Baselines, "speedup": v.Speedup,
 		})
 	}
 	said := fmt.Sprintf("written: %s (round %d of run %d, certified)\n", report.Line(a.shown(c.Out)), r.Index, c.ID)
+	said += fmt.Sprintf("its certificate: %s\n", report.Line(a.shown(beside)))
 	said += figuresOf(v)
 	if v.Speedup.Slower() {
 		said += fmt.Sprintf("take care: it is slower than %s, which is the better choice\n", report.Against(v.Speedup))
 	}
 	return a.printf("%s", said)
+}
+
+// certifies reports whether a certificate of the file with this SHA-256 lies at a path.
+// What lies there besides is an error.
+func certifies(path, sum string) (bool, error) {
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, outError(path, err)
+	}
+	if held, err := report.ReadCertificate(text); err != nil || held.SHA256 != sum {
+		return false, usage("there is a file "+path+" already, which is no certificate of this kernel", "the kernel's file names its certificate so: name a file in another folder with --out")
+	}
+	return true, nil
 }
 
 // figuresOf is the lines with what a verdict measured, and with what their marks mean.

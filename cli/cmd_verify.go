@@ -15,7 +15,7 @@ import (
 
 type verifyCmd struct {
 	Path        string `arg:"" help:"A kernel's file, an operator's file, or a package's folder." type:"path" predictor:"file"`
-	Certificate string `help:"Its certificate; else the one beside it." placeholder:"FILE" type:"path" predictor:"file"`
+	Certificate string `help:"Its certificate; else the one beside it, of the file's name or of the name that the file gives." placeholder:"FILE" type:"path" predictor:"file"`
 }
 
 // Help is shown below the flags.
@@ -89,7 +89,13 @@ func (c verifyCmd) place(folder bool) (at, module string, err error) {
 		if c.Certificate != "" {
 			return c.Certificate, "", nil
 		}
-		return certificateOf(c.Path), "", nil
+		at = certificateOf(c.Path)
+		if _, err := os.Stat(at); errors.Is(err, fs.ErrNotExist) {
+			if file, err := readBounded(c.Path); err == nil && report.CertificateIn(file) != "" {
+				at = filepath.Join(filepath.Dir(c.Path), report.CertificateIn(file))
+			}
+		}
+		return at, "", nil
 	}
 	inside := filepath.Join(c.Path, "certificate.json")
 	if _, err := os.Stat(inside); err == nil {

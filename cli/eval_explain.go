@@ -19,6 +19,9 @@ type outcome struct {
 
 	hint string        // what to do about that
 	of   candidateText // empty where no candidate was evaluated
+
+	task   kernelwright.Task // as far as it was inspected
+	device kernelwright.Device
 }
 
 // explaining gives up on an explanation as on a verdict.

@@ -125,7 +125,11 @@ func newCertificate(d Data, r kernelwright.Round, v kernelwright.Verdict) Certif
 // certificateNotes is what a certificate's figures are to be read with.
 func certificateNotes(d Data, r kernelwright.Round, v kernelwright.Verdict) []string {
 	notes := []string{}
-	if !HandedOut(v) {
+	switch {
+	case HandedOut(v):
+	case d.File != "": // somebody asked for it
+		notes = append(notes, fmt.Sprintf("the kernel is slower than %s by its whole interval", Against(v.Speedup)))
+	default:
 		notes = append(notes, slower(v, d.Run.ID, r.Index))
 	}
 	if note := Quotients(v); note != "" {

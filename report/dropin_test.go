@@ -81,3 +81,19 @@ func TestOperatorsThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+func TestAFileNamesItsCertificate(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]string{
+		"\"\"\"Softmax.\n\nCertificate: softmax.certificate.json\n\"\"\"\n": "softmax.certificate.json",
+		"Certificate: a.certificate.json\r\n":                               "a.certificate.json",
+		"class ModelNew: ...\n":                                             "",
+		"# Certificate: softmax.certificate.json\n":                         "",
+		"Certificate: ../softmax.certificate.json\n":                        "",
+		"Certificate: softmax.json\n":                                       "",
+	} {
+		if got := CertificateIn(file); got != want {
+			t.Errorf("%q names %q, not %q", file, got, want)
+		}
+	}
+}

@@ -110,7 +110,9 @@ func TestAModelWritesTasks(t *testing.T) {
 	}
 	spent, err := w.store.Spending(t.Context(), 0)
 	ok(t, err)
-	if len(spent) != 1 || int(spent[0].Calls) != len(asked) || spent[0].USD <= 0 {
+	// Those that were under way when the set was whole are interrupted: they count at worst,
+	// and the model may not have been asked.
+	if len(spent) != 1 || int(spent[0].Calls) < len(asked) || int(spent[0].Calls-spent[0].AtWorst) > len(asked) || spent[0].USD <= 0 {
 		t.Errorf("%d calls were paid for as %+v", len(asked), spent)
 	}
 }
