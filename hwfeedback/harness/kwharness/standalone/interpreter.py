@@ -93,7 +93,8 @@ class _Given:
             self.block, layout = like.block, like.request["given"][0]
         else:
             given = [t for part in parts for t in part]
-            self.block, layout = devices.block_of(memory, given, orders)
+            self.block, entries = devices.block_of(memory, given, orders)
+            layout = [e.to_json() for e in entries]
         self.memory: Device = memory
         self.fds = [self.block.fd]
         wanted = None
@@ -106,7 +107,7 @@ class _Given:
                 self.close()
                 raise
             self.fds.append(self.back.fd)
-            wanted = [self._wanted, self._size]
+            wanted = [[e.to_json() for e in self._wanted], self._size]
         self.request: dict[str, Any] = {
             "counts": [len(p) for p in parts],
             "given": [layout, self.block.size],

@@ -234,11 +234,18 @@ def _received(shared: str, fd: int, size: int) -> Any:
     return tensors.received(fd, size, writable=True)
 
 
+def _views(block: Any, layout: list[Any]) -> list[Any]:
+    """Returns the tensors that lie in a block, by a layout as JSON."""
+    from kwharness.base.tensors import Entry
+
+    return list(block.views([Entry.from_json(e) for e in layout]))
+
+
 def _give(found: list[Any], request: dict[str, Any], fd: int) -> None:
     """Writes outputs where they are wanted, and that they are there."""
     layout, size = request["wanted"]
     back = _received(request["shared"], fd, size + 1)
-    for t, view in zip(found, back.views(layout), strict=True):
+    for t, view in zip(found, _views(back, layout), strict=True):
         if t.shape != view.shape or t.dtype != view.dtype:
             raise TypeError(f"forward returns {t.dtype} {tuple(t.shape)}")
         view.copy_(t)
@@ -268,7 +275,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     layout, size = request["given"]
     block = _received(request["shared"], fds[0], size)
     device = request["device"]
-    case = Case(module, request, [v.to(device, copy=True) for v in block.views(layout)])
+    case = Case(module, request, [v.to(device, copy=True) for v in _views(block, layout)])
     model = case.model()
     with torch.no_grad():
         carrier = case.carrying(model)

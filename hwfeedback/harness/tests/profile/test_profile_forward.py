@@ -1009,7 +1009,7 @@ def test_both_profiles_have_their_position() -> None:
     for ceiling in (6000.0, 3000.0):  # the second time it is known
         asked = {**request, "ceilings": {"cache_gbs": ceiling}, "known": learned.to_json()}
         p = profiles.Profiles(Context(None, Request.from_json(asked)))
-        told = types.SimpleNamespace(profile=lambda _: dict(seen), passing=False)
+        told = types.SimpleNamespace(profile=lambda _: Profile.from_json(seen), passing=False)
         p.profiler = told  # type: ignore[assignment]
         v = Verdict("quick", "", "", CorrectnessReport("float32"), Floor(0.0, "memory", 1, 0))
         v.candidate_ms, v.metrics = 1.0, {"own": 1.0}
