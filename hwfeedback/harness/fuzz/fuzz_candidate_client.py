@@ -10,6 +10,7 @@ import hostile
 import torch
 
 from kwharness.attribution import trace
+from kwharness.base import operations
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.model import weights
 from kwharness.referee import faults
@@ -17,11 +18,12 @@ from kwharness.referee import faults
 _OK = {"ok": True}
 _SPEC = {"dtype": "float32", "shape": [2, 3]}
 _HUGE = {"dtype": "float32", "shape": [1 << 60, 1 << 60]}
-_TELLS = {"takes": False, "names": ["v"], "specs": [_SPEC], "constants": [1.0]}
+_TELLS = {"takes": "", "names": ["v"], "specs": [_SPEC], "constants": [1.0]}
 _HONEST = {
     "load": [[{**_OK, "flags": {}}, []]],
-    "init": [[_OK, []]],
+    "init": [[{**_OK, "broken": []}, []]],
     "describe": [[{**_OK, **_TELLS}, []]],
+    "show": [[_OK, []]],
     "carry": [[_OK, []]],
     "set_state": [[_OK, []], [{**_OK, "changed": True}, []]],
     "map": [[_OK, []]],
@@ -78,7 +80,7 @@ def one(data: bytes) -> None:
             if answer.problem:
                 raise faults.Fault("wrong", answer.problem)
             work, calls = trace.report(client.trace(tree, tensors), True)
-            client.ask({"op": "timed", "tree": tree, "order": []}, timeout=2)
+            client.tell(operations.Trees(tree, {"t": 0}), timeout=2)
             hostile.sendable([work, float(calls)])
             assert 0 <= work["custom"] <= 1 and len(work["operators"]) <= 64
     except faults.Fault as e:

@@ -7,10 +7,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from kwharness.base.requests import Ceilings
+from kwharness.base.verdicts import Kernel
 from kwharness.machine import device
 from kwharness.profile import kernel_kinds, kernel_work, ncu, profile_forward, under_ncu
 
-_KERNELS = [{"name": "rows<4>(float const*)", "registers": 32, "shared_bytes": 0}]
+_KERNELS = [Kernel("rows<4>(float const*)", registers=32)]
 _CSV = """==PROF== Connected to process 1
 ==WARNING== Note: Running with unmodified GPU clocks.
 "ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum","dram__bytes_read.sum"
@@ -68,9 +70,10 @@ def one(data: bytes) -> None:
         kernel_kinds.fill_in(seen, kernel_kinds.Seen([replace(k, ms=1.0) for k in kinds]))
         assert len(seen.kinds) == len(listed) and not (seen.more_ms and not more)
         profile = profiler._told(subject, seen, "ncu", "")
-        assert len(profile["kernels"]) <= kernel_work.MAX_KERNELS
-        assert all(0 <= k["share"] <= 1 + 1e-9 for k in profile["kernels"])
-        assert all(len(k["grid"]) == len(k["block"]) == 3 for k in profile["kernels"])
-        profile["position"] = kernel_work.position(profile, {"memory_gbs": 4000.0}, 1 << 20)
-        _finite(profile)
-        json.dumps(profile, allow_nan=False)
+        kernels = profile.kernels or []
+        assert len(kernels) <= kernel_work.MAX_KERNELS
+        assert all(0 <= k.share <= 1 + 1e-9 for k in kernels)
+        assert all(len(k.grid) == len(k.block) == 3 for k in kernels)
+        profile.position = kernel_work.position(profile, Ceilings(memory_gbs=4000.0), 1 << 20)
+        _finite(profile.to_json())
+        json.dumps(profile.to_json(), allow_nan=False)

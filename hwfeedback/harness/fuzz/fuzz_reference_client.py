@@ -4,6 +4,7 @@ one sentence.
 
 from __future__ import annotations
 
+import gc
 import json
 
 import hostile
@@ -13,6 +14,7 @@ from kwharness.task import inspect_task, invalid
 _SPEC = {"dtype": "float32", "shape": [2, 3]}
 _ENTRY = {**_SPEC, "offset": 0}
 _BLOCK = {"ok": True, "layout": [_ENTRY], "size": 64}
+_SIGNATURE = {"names": ["x"], "keywords": [], "defaults": {}, "any": False}
 _WEIGHTS = {
     "names": ["w"],
     "state": [_SPEC],
@@ -22,6 +24,8 @@ _WEIGHTS = {
     "constants": [1.0],
     "training": False,
     "arguments": ["x"],
+    "forward": _SIGNATURE,
+    "constructor": _SIGNATURE,
 }
 _SEEN = {
     "inputs": [_SPEC],
@@ -31,6 +35,7 @@ _SEEN = {
     "operations": 6,
     "linear": True,
     "lengths": [],
+    "products": [],
     "unkept": [],
     "shared": [],
     "carried": {
@@ -57,7 +62,7 @@ _STATE = {
 _EACH = {"at": 0, "count": 1, "sources": [None], "aliases": [-1], "tree": {"t": 0}}
 _GRAPH = {"ok": True, "graph": {"nodes": []}, "note": ""}
 _HONEST = {
-    "load": [[{**_BLOCK, **_WEIGHTS, "init": {"list": []}, "layout": []}, [8]]],
+    "construct": [[{**_BLOCK, **_WEIGHTS, "init": {"list": []}, "layout": [], "breaks": []}, [8]]],
     "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}, "orders": [[]]}, [8]]],
     "inspect": [[{"ok": True, **_SEEN}, []]],
     "forward": [[{**_BLOCK, "each": _EACH}, [8]], [{**_BLOCK, "each": _EACH}, []]],
@@ -99,9 +104,11 @@ def one(data: bytes) -> None:
         task = inspect_task.inspect(
             lambda: hostile.Hostile(script), "n", "source", "f" * 64, threads=1, timeout_s=2
         )
-        hostile.sendable(task)
-        assert task["least_bytes"] >= 0 and task["operations"] >= 0
+        hostile.sendable(task.to_json())
+        assert task.least_bytes >= 0 and task.operations >= 0
     except invalid.Invalid as e:
         hostile.sentence(e.message)
         hostile.sendable(e.to_json())
+    if not hostile.descriptors() <= before:
+        gc.collect()  # an error that was raised holds the frame that held it, and tensors
     assert hostile.descriptors() <= before, "a descriptor was left open"

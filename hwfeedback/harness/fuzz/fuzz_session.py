@@ -10,6 +10,7 @@ import hostile
 import torch
 
 from kwharness.base import protocol
+from kwharness.base.operations import Failure
 from kwharness.timing import input_pool, window_base, window_session
 
 _OK = {"ok": True}
@@ -60,7 +61,7 @@ def one(data: bytes) -> None:
             assert len(window.outputs()) == 1
         session.close()
     except window_base.CallFailed as e:
-        assert isinstance(e.error, dict)
+        assert isinstance(e.error, Failure)
     except protocol.ProtocolError:
         pass
     finally:

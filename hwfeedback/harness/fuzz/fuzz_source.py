@@ -34,25 +34,23 @@ def one(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape" if len(data) % 2 else "replace")
     for what in ("reference", "candidate"):
         said = source.parse(text, what)
-        words = {"normalised_hash", "language", "form", "called", "problems", "lazy", "given"}
-        assert set(said) == words
-        assert re.fullmatch("([0-9a-f]{64})?", said["normalised_hash"])
-        assert said["form"] in ("native", "load_inline", "triton", "none")
-        assert "triton" in said["called"] or said["form"] != "triton"
-        assert type(said["lazy"]) is bool
-        assert not said["given"] or (what == "reference" and said["given"].isidentifier())
-        assert said["language"] in ("", "cpp", "cuda", "triton")
-        assert said["normalised_hash"] or said["problems"], "neither hash nor reason"
-        assert len(said["problems"]) <= reports.MAX_PROBLEMS
-        for p in said["problems"]:
+        assert re.fullmatch("([0-9a-f]{64})?", said.normalised_hash)
+        assert said.form in ("native", "load_inline", "triton", "none")
+        assert "triton" in said.called or said.form != "triton"
+        assert type(said.lazy) is bool
+        assert not said.given or (what == "reference" and said.given.isidentifier())
+        assert said.language in ("", "cpp", "cuda", "triton")
+        assert said.normalised_hash or said.problems, "neither hash nor reason"
+        assert len(said.problems) <= reports.MAX_PROBLEMS
+        for p in said.problems:
             assert isinstance(p, str) and p and len(p) < 5000, p
-        hostile.sendable(said)
-        if said["normalised_hash"] and not text.endswith("\\"):
+        hostile.sendable(said.to_json())
+        if said.normalised_hash and not text.endswith("\\"):
             commented = source.parse(f"{text}\n# a comment\n", what)
-            assert commented["normalised_hash"] == said["normalised_hash"], "another group"
+            assert commented.normalised_hash == said.normalised_hash, "another group"
             shown = source.normalised_hash(text, what)
-            assert shown == said["normalised_hash"]
-        if said["normalised_hash"]:
+            assert shown == said.normalised_hash
+        if said.normalised_hash:
             _stays_itself(text)
 
 

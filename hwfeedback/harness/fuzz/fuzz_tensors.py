@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from kwharness.base import protocol, tensors
+from kwharness.base import operations, protocol, tensors
 
 _SIZE = 1 << 12
 _BLOCK = tensors.Block.create(_SIZE)
@@ -18,13 +18,13 @@ def seeds() -> list[bytes]:
     return [
         json.dumps(v).encode()
         for v in (
-            tensors.layout_of(given)[0],
+            [e.to_json() for e in tensors.layout_of(given)[0]],
             [],
             [entry, {**entry, "offset": 128}],
             [{**entry, "shape": [0, 1 << 40, 1 << 40]}],
             [{**entry, "shape": [1] * 70}],
             [entry] * 200,
-            tensors.layout_of(given, orders=[[1, 3], [], [1, 1]])[0],
+            [e.to_json() for e in tensors.layout_of(given, orders=[[1, 3], [], [1, 1]])[0]],
             [{**entry, "shape": [2, 2], "strides": [1, 4]}],
         )
     ]
@@ -32,8 +32,9 @@ def seeds() -> list[bytes]:
 
 def one(data: bytes) -> None:
     try:
-        layout = protocol.decode(b'{"v":1,"layout":' + data + b"}")["layout"]
-    except (protocol.ProtocolError, KeyError):
+        msg = protocol.decode(b'{"v":1,"size":1,"layout":' + data + b"}")
+        layout = operations.Tensors.from_json(msg).layout
+    except protocol.ProtocolError:
         return
     try:
         views = _BLOCK.views(layout)
@@ -43,7 +44,7 @@ def one(data: bytes) -> None:
     start = _BLOCK.bytes().data_ptr()
     assert sum(v.numel() * v.element_size() for v in views) <= _SIZE
     for v, entry in zip(views, layout, strict=True):
-        assert list(v.shape) == entry["shape"]
+        assert list(v.shape) == entry.shape
         if v.numel():
             at = v.data_ptr() - start
             assert at >= 0 and at + v.numel() * v.element_size() <= _SIZE

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from kwharness.base.operations import Windows
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.timing import window_worker
 
@@ -60,7 +61,7 @@ def _serve(channel: Channel, make: Make) -> None:
         except ProtocolError:
             return
         assert msg["op"] == "window"
-        window_worker.serve(channel, msg, fds, forward)
+        window_worker.serve(channel, Windows.from_json(msg), fds, forward)
 
 
 def busy(seconds: float) -> None:

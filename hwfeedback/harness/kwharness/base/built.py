@@ -94,6 +94,16 @@ class CompilerReport(Message):
     kernels: list[Kernel] = field(default_factory=list)
 
 
+@dataclass
+class Refused(Message):
+    """What a compiler said of a source that it did not compile, or should not have."""
+
+    late: bool  # it took too long
+    log: str
+    errors: list[Any]  # (source, line, words), each
+    reaches: list[str]  # functions that it calls and that no kernel needs
+
+
 class Failed(Exception):
     """The candidate's fault. The words of a verdict: status and reason."""
 

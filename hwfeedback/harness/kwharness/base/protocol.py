@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from kwharness.base.constants import SHARED
+from kwharness.base.records import ProtocolError as ProtocolError
 
 VERSION = SHARED.protocol_version
 MAX_FRAME = SHARED.max_frame_bytes
@@ -29,10 +30,6 @@ MAX_FDS = SHARED.max_fds
 SEND_TIMEOUT = SHARED.send_timeout_s
 GRACE = 1.0  # seconds past a deadline in which what has arrived is still read
 _HEADER = 4
-
-
-class ProtocolError(Exception):
-    """The peer broke the protocol, or a message cannot be sent as it is."""
 
 
 class Closed(ProtocolError):

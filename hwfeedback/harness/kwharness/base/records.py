@@ -10,15 +10,21 @@ import functools
 import types
 import typing
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, Self
-
-from kwharness.base.protocol import ProtocolError
+from typing import Annotated, Any, Self
 
 # Metadata of a field.
 FLAT = {"flat": True}  # its keys stand among those of its owner: an embedded struct in Go
 INSIDE = {"inside": True}  # it is in no message
 NULL = {"null": True}  # it is written as null where it is None; any other one is left out there
 KEY = "key"  # its key in JSON, where that is not its name
+
+
+class ProtocolError(Exception):
+    """The peer broke the protocol, or a message cannot be sent as it is."""
+
+
+_NATURAL = "natural"
+Natural = Annotated[int, _NATURAL]  # a whole number from 0 to 2**62, as sizes and counts are
 
 
 class Message:
@@ -73,7 +79,7 @@ def typed(cls: Any) -> list[tuple[Field[Any], Any]]:
 
 @functools.cache
 def _typed(cls: Any) -> list[tuple[Field[Any], Any]]:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     return [(f, hints[f.name]) for f in fields(cls) if not f.metadata.get("inside")]
 
 
@@ -82,6 +88,10 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            raise ProtocolError(f"{where} is no natural number")
+        return value
     if origin in (typing.Union, types.UnionType):
         (inner,) = [a for a in args if a is not type(None)]
         return None if value is None else _read(inner, value, where)
@@ -95,10 +105,14 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return {str(k): _read(args[1], v, f"{where}.{k}") for k, v in value.items()}
     if is_dataclass(hint):
         return hint.from_json(value, where)  # type: ignore[union-attr]
+    if typing.is_typeddict(hint):
+        hint = dict
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ProtocolError(f"{where} is no {hint.__name__}")
+    if hint is int and not -(1 << 63) <= value < 1 << 64:
+        raise ProtocolError(f"{where} is no number of 64 bits")
     return value
 
 

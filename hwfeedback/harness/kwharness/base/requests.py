@@ -55,7 +55,7 @@ class TensorSpec(Message):
 
     dtype: str = ""  # without "torch."
     shape: list[int] = field(default_factory=list)
-    name: str = ""  # of an input, or a parameter
+    name: str | None = None  # of an input, or a parameter
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,16 @@ class Task(Message):
     inputs: list[TensorSpec] = field(default_factory=list)
     outputs: list[TensorSpec] = field(default_factory=list)
     parameters: list[TensorSpec] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class InspectedTask(Task):
+    """What an inspection tells besides."""
+
+    notes: list[str] = field(default_factory=list)
+    eager_ms: float = 0.0  # of a forward
+    graph: dict[str, Any] | None = None  # task/capture.py; None where there is none,
+    graph_note: str = ""  # and why
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Tensors in shared memory: how inputs and outputs travel between processes.
 
 A block is one memfd that holds several tensors, each without gaps at a 64-byte aligned offset,
-described by a layout: a list of plain dicts ``{"dtype": "float32", "shape": [..], "offset": n}``.
-One whose elements lie in another order than a contiguous one's has ``"strides"`` as well.
+described by a layout: dtype, shape and offset of each. One whose elements lie in another order than
+a contiguous one's has strides as well.
 Layouts travel as JSON, the memfd as a descriptor, and nothing is ever pickled.
 """
 
@@ -13,9 +13,11 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
+
+from kwharness.base.records import Message, Natural
 
 ALIGNMENT = 64
 MAX_TENSORS = 10_000  # in a block
@@ -39,7 +41,34 @@ DTYPES: dict[str, torch.dtype] = {
 }
 DTYPE_NAMES: dict[torch.dtype, str] = {d: n for n, d in DTYPES.items()}
 
-Layout = list[dict[str, Any]]
+
+@dataclass(frozen=True)
+class Spec(Message):
+    """What a tensor is, whatever its content."""
+
+    dtype: str  # without "torch."
+    shape: list[Natural]
+
+    @property
+    def numel(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element. Raises KeyError for a dtype that cannot be shared."""
+        return DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True)
+class Entry(Spec):
+    """A tensor in a block."""
+
+    offset: Natural  # bytes
+    strides: list[Natural] | None = None  # elements; None: it is contiguous
+
+
+Layout = list[Entry]
 
 
 class LayoutError(ValueError):
@@ -93,18 +122,24 @@ def layout_of(
     for i, t in enumerate(tensors):
         if t.dtype not in DTYPE_NAMES:
             raise LayoutError(f"dtype {t.dtype} cannot be shared")
-        layout.append({"dtype": DTYPE_NAMES[t.dtype], "shape": list(t.shape), "offset": offset})
-        if i < len(orders) and orders[i] and len(orders[i]) == t.dim():
-            layout[-1]["strides"] = _ordered(t.shape, orders[i])
+        ordered = i < len(orders) and orders[i] and len(orders[i]) == t.dim()
+        strides = _ordered(t.shape, orders[i]) if ordered else None
+        layout.append(Entry(DTYPE_NAMES[t.dtype], list(t.shape), offset, strides))
         size = t.numel() * t.element_size()
         offset += -(-size // ALIGNMENT) * ALIGNMENT + guard
     return layout, max(offset, ALIGNMENT)
 
 
-def laid_out(flat: torch.Tensor, entry: dict[str, Any]) -> torch.Tensor:
+def specs_of(tensors: Sequence[torch.Tensor]) -> list[Spec]:
+    """Returns what each tensor is, whatever its dtype."""
+    return [Spec(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in tensors]
+
+
+def laid_out(flat: torch.Tensor, entry: Entry) -> torch.Tensor:
     """Returns all elements of a tensor, in the order in which they lie, as the tensor itself."""
-    strides = entry.get("strides")
-    return flat.as_strided(entry["shape"], strides) if strides else flat.view(entry["shape"])
+    if entry.strides:
+        return flat.as_strided(entry.shape, entry.strides)
+    return flat.view(entry.shape)
 
 
 def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, int, int]]:
@@ -113,23 +148,17 @@ def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, int, int]]:
     Raises LayoutError where they do not fit in a block of this size.
     """
     out: list[tuple[torch.dtype, int, int]] = []
-    if not isinstance(layout, list) or len(layout) > MAX_TENSORS:
-        raise LayoutError(f"no layout: {layout!r:.100}")
+    if len(layout) > MAX_TENSORS:
+        raise LayoutError(f"a layout of {len(layout)} tensors")
     whole = 0
     for entry in layout:
-        try:
-            dtype = DTYPES[entry["dtype"]]
-            shape, offset = entry["shape"], entry["offset"]
-        except (KeyError, TypeError) as e:
-            raise LayoutError(f"malformed layout entry: {entry!r:.100}") from e
-        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        dtype, shape, offset = DTYPES.get(entry.dtype), entry.shape, entry.offset
+        if dtype is None or len(shape) > MAX_DIMENSIONS:
             raise LayoutError(f"malformed layout entry: {entry!r:.100}")
-        if not all(type(d) is int and 0 <= d < 1 << 48 for d in (*shape, offset)):
+        if not all(0 <= d < 1 << 48 for d in (*shape, offset)):
             raise LayoutError(f"no size or offset: {entry!r:.100}")
-        strides = entry.get("strides", [])
-        if not isinstance(strides, list) or not all(
-            type(s) is int and 0 < s < 1 << 62 for s in strides
-        ):
+        strides = entry.strides or []
+        if not all(0 < s < 1 << 62 for s in strides):
             raise LayoutError(f"malformed layout entry: {entry!r:.100}")
         if strides and not dense(shape, strides):
             raise LayoutError(f"no strides of a tensor without gaps: {entry!r:.100}")
@@ -178,7 +207,7 @@ class Block:
         out: list[torch.Tensor] = []
         for entry, (dtype, offset, count) in zip(layout, checked(layout, self.size), strict=True):
             if count == 0:
-                out.append(torch.empty(entry["shape"], dtype=dtype))
+                out.append(torch.empty(entry.shape, dtype=dtype))
                 continue
             flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
             out.append(laid_out(flat, entry))

@@ -14,6 +14,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_candidate import Known
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.build import form_extension, forms, headers, used_headers
 from kwharness.build.form import BuildFailed, Way
@@ -29,7 +30,7 @@ class Objects:
         self,
         given: Sequence[BuildRequest] = (),
         fds: Sequence[int] = (),
-        failed: Sequence[dict[str, Any]] = (),
+        failed: Sequence[Known] = (),
         workshop: int = -1,
     ) -> None:
         """``given`` lie behind ``fds``, which must stay open: objects are loaded through them.
@@ -37,7 +38,7 @@ class Objects:
         asked for, -1 for none.
         """
         self._paths = {a["request"]: _path(fd) for a, fd in zip(given, fds, strict=True)}
-        self._failed = {str(f["request"]): str(f["said"]) for f in failed}
+        self._failed = {f.request: f.said for f in failed}
         self._channel = Channel.of_fd(workshop) if workshop >= 0 else None
         self._asking = threading.Lock()  # extensions may be asked for on several threads
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import kernelwright
 from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed
+from kwharness.base.for_builder import (
+    Compile,
+    Compiled,
+    MakeHeader,
+    MakeHelper,
+    Record,
+    Recorded,
+)
+from kwharness.base.operations import Done, Request
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
+from kwharness.base.records import Message
 from kwharness.build import (
     build_requests,
     compilers,
@@ -22,12 +32,13 @@ from kwharness.build.form import (
 )
 from kwharness.clients.errors import (
     how_it_ended,
+    read_failure,
     sentence,
 )
 from kwharness.clients.workshop import name_of
 from kwharness.machine import toolchain
 from kwharness.process import policy
-from kwharness.process.fork_client import ForkServer, Worker
+from kwharness.process.fork_client import Exit, ForkServer, Worker
 
 IMPORT_TIMEOUT = 60.0
 COMPILE_TIMEOUT = compilers.COMPILE_TIMEOUT * 2 + 20
@@ -36,6 +47,7 @@ MAX_HEADER = 1 << 30
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
 headers_lock = threading.Lock()  # held while what many builds need is made
 Progress = Callable[[str], None]
+A = TypeVar("A", bound=Message)  # an answer
 
 
 def warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cuda: bool) -> bool:
@@ -48,16 +60,18 @@ def warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cud
     others = sorted(os.scandir(folder), key=lambda e: e.stat().st_mtime)
     for old in others[: max(0, len(others) - object_cache.MAX_HEADERS + 1)]:
         os.unlink(old.path)
-    request = {"kind": "header", "flags": list(flags), "cuda": cuda}
-    return made(server, light, request, target, mode)
+    return made(server, Sees(light, cuda), MakeHeader(list(flags), cuda), target, mode)
 
 
-def made(server: ForkServer, light: str, request: dict[str, Any], target: str, mode: str) -> bool:
+def made(server: ForkServer, sees: Sees, request: Request, target: str, mode: str) -> bool:
     """Has a builder make a file of a folder of headers of ours. Returns whether it is there."""
-    with compiler_of(server, Sees(light, bool(request.get("cuda"))), mode) as worker:
-        answer, fds = ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
+    with compiler_of(server, sees, mode) as worker:
         try:
-            if isinstance(answer, str) or not fds:
+            _, fds = ask(worker, request, Done, COMPILE_TIMEOUT)
+        except NoAnswer:
+            return False
+        try:
+            if not fds:
                 return False
             object_cache.copy_into(fds[0], target, MAX_HEADER)
         finally:
@@ -162,13 +176,14 @@ def recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool]
     """Returns what the candidate asks to have built, and whether it fails to be imported: the word
     of a process that ran the candidate, without a device and with stand-ins for what it builds.
     """
-    msg = {"op": "record", "source": text, "forbids": forbids}
-    answer = problem_if_dead(worker, msg, IMPORT_TIMEOUT)
-    if isinstance(answer, str):
-        raise Failed("timed_out" if "longer" in answer else "crashed", answer)
-    given = answer.get("requests")
-    requests = given[:MAX_REQUESTS] if isinstance(given, list) else []
-    return requests, answer.get("error") is not None
+    try:
+        said = answered(worker, Record(text, forbids), Recorded, IMPORT_TIMEOUT)
+    except Raised:
+        return [], True
+    except NoAnswer as e:
+        status = "timed_out" if e.late else "crashed"
+        raise Failed(status, f"importing the candidate: {e}") from e
+    return said.requests[:MAX_REQUESTS], said.error is not None
 
 
 def _compile(
@@ -182,36 +197,31 @@ def _compile(
     if not launched and not os.access(toolchain.compiler(), os.X_OK):
         # Nobody's candidate: it may have been there when the machine was measured.
         raise toolchain.Missing(toolchain.NO_COMPILER)
-    answer, fds = ask(worker, {"op": "compile", "request": request}, timeout)
     try:
-        if isinstance(answer, str):
-            raise Failed(
-                "timed_out" if "longer" in answer else "build_failed", f"compiling: {answer}"
-            )
-        if not answer.get("ok"):
-            raise Failed(
-                "build_failed",
-                f"compiling: {reports.message_of(answer)}",
-            )
+        answer, fds = ask(worker, Compile(request), Compiled, timeout)
+    except NoAnswer as e:
+        status = "timed_out" if e.late else "build_failed"
+        raise Failed(status, f"compiling: {e}") from e
+    try:
         report = reports.compiler_report(answer)
-        if answer.get("killed"):
+        if answer.killed:
             raise policy.SandboxError(
                 "the compiler was killed from outside, or by the kernel for want of memory"
             )
         key = object_cache.object_key(request)
         said = reports.said_by(answer, report.log)
-        if len(fds) != 1 or said["reaches"]:
-            if not said["late"]:
+        if len(fds) != 1 or said.reaches:
+            if not said.late:
                 object_cache.write_json(
                     object_cache.path_in(cache_dir, "objects", key + object_cache.FAILED),
-                    {"key": key, **said},
+                    {"key": key, **said.to_json()},
                 )
             raise reports.failure_of(said, request, text)
         path = object_cache.path_in(cache_dir, "objects", key + ".so")
         sha256 = object_cache.copy_into(fds[0], path, object_cache.MAX_BYTES)
     finally:
         object_cache.close_all(fds)
-    loaded = str(answer.get("loaded") or "")[:64]
+    loaded = answer.loaded[:64]
     asked = (request["kind"], request["request"])
     artifact = Artifact(request["name"], sha256, path, *asked, key, loaded)
     object_cache.keep_object(artifact, report)
@@ -230,7 +240,7 @@ def _light(server: ForkServer, cache_dir: str, request: BuildRequest, mode: str)
     if cuda:
         helper = os.path.join(light, compilers.HELPER)
         if not os.path.exists(helper) and not made(
-            server, light, {"kind": "helper", "cuda": True}, helper, mode
+            server, Sees(light, cuda=True), MakeHelper(), helper, mode
         ):
             return ""
     seen = os.path.join(light, object_cache.header_key(request["flags"]) + ".seen")
@@ -241,32 +251,57 @@ def _light(server: ForkServer, cache_dir: str, request: BuildRequest, mode: str)
     return light
 
 
+class NoAnswer(Exception):
+    """A builder gave none. The message is a sentence on why."""
+
+    late = False
+
+
+class Raised(NoAnswer):
+    """What it was asked for failed, by its own word."""
+
+
 def ask(
-    worker: Worker, msg: dict[str, Any], timeout: float, given: Sequence[int] = ()
-) -> tuple[dict[str, Any] | str, list[int]]:
-    """An answer and its descriptors, or a sentence on why there is none."""
+    worker: Worker, request: Request, answer: type[A], timeout: float, given: Sequence[int] = ()
+) -> tuple[A, list[int]]:
+    """Returns the answer and its descriptors. Raises NoAnswer, and SandboxError for what is the
+    machine's fault.
+    """
     try:
-        worker.channel.send(msg, given)
-        return worker.channel.recv(timeout)
-    except Timeout:
-        return f"it took longer than {timeout:g} s", []
-    except Closed:
+        worker.channel.send(request.asked(), given)
+        msg, fds = worker.channel.recv(timeout)
+    except Timeout as e:
+        late = NoAnswer(f"it took longer than {timeout:g} s")
+        late.late = True
+        raise late from e
+    except Closed as e:
         end = worker.wait(5)
         if end is not None and end.blameless:
             raise policy.SandboxError(f"a builder {how_it_ended(end)}") from None
-        if end is None or end.signal is None:
-            return "its process ended by itself", []
-        if end.reason == "oom":
-            return "its process was killed for want of memory or processor time", []
-        return f"its process died of signal {end.signal}", []
+        raise NoAnswer(_ended(end)) from e
     except ProtocolError as e:
-        return f"its process broke the protocol: {e}", []
+        raise NoAnswer(f"its process broke the protocol: {e}") from e
+    try:
+        if msg.get("ok") is not True:
+            raise Raised(sentence(read_failure(msg.get("error")).message)[:300])
+        return answer.from_json(msg), fds
+    except (NoAnswer, ProtocolError) as e:
+        object_cache.close_all(fds)
+        if isinstance(e, NoAnswer):
+            raise
+        raise NoAnswer(f"its process broke the protocol: {sentence(str(e))}") from e
 
 
-def problem_if_dead(worker: Worker, msg: dict[str, Any], timeout: float) -> dict[str, Any] | str:
-    answer, fds = ask(worker, msg, timeout)
+def _ended(end: Exit | None) -> str:
+    if end is None or end.signal is None:
+        return "its process ended by itself"
+    if end.reason == "oom":
+        return "its process was killed for want of memory or processor time"
+    return f"its process died of signal {end.signal}"
+
+
+def answered(worker: Worker, request: Request, answer: type[A], timeout: float) -> A:
+    """Returns the answer to a request for no descriptor. Raises as ``ask`` does."""
+    said, fds = ask(worker, request, answer, timeout)
     object_cache.close_all(fds)
-    if isinstance(answer, str):
-        doing = "importing the candidate" if msg["op"] == "record" else "reading the source"
-        return f"{doing}: {answer}"
-    return answer
+    return said

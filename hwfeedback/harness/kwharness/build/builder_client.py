@@ -10,17 +10,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kwharness.base.built import Artifact, BuildResult, CompilerReport, Failed, Made
+from kwharness.base.for_builder import Export, Exported, Facts, First, Parse, ReadFacts, ReadFirst
 from kwharness.base.requests import Candidate, NamedBaseline
 from kwharness.base.verdicts import BuildReport, Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, forbidden, forms, object_cache, reports
 from kwharness.build.build_process import (
     IMPORT_TIMEOUT,
     Maker,
+    NoAnswer,
     Progress,
+    Raised,
     Sees,
+    answered,
     ask,
     compiler_of,
-    problem_if_dead,
     recorded,
 )
 from kwharness.build.form import (
@@ -53,14 +56,20 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> Rea
     """
     worker = server.spawn("builder", {"sandbox": mode, "threads": 1})
     try:
-        answer = problem_if_dead(
-            worker, {"op": "parse", "source": text, "what": what}, PARSE_TIMEOUT
-        )
+        return _parsed(worker, text, what)
+    except NoAnswer as e:
+        return Read("", forms.NONE, problems=[f"reading the source: {e}"])
     finally:
         worker.kill()  # nobody need wait until it is gone
-    if isinstance(answer, str):
-        return Read("", forms.NONE, problems=[answer])
-    return reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
+
+
+def _parsed(worker: Worker, text: str, what: str) -> Read:
+    """Raises NoAnswer where its parser is dead."""
+    try:
+        said = answered(worker, Parse(text, what), Read, PARSE_TIMEOUT)
+    except Raised as e:
+        said = Read("", forms.NONE, problems=[f"reading the source fails: {e}"])
+    return reports.parsed_source(said, (*forms.KINDS, forms.NONE))
 
 
 def export(
@@ -69,14 +78,14 @@ def export(
     """The standalone form of a candidate, with what its user has to know of it where that is given.
     Raises ValueError for one that is not Python.
     """
-    msg = {"op": "export", "source": text, "about": about}
+    request = Export(text, None if about is None else dict(about))
     with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
-        answer = problem_if_dead(worker, msg, PARSE_TIMEOUT)
-    if isinstance(answer, str):
-        raise ValueError(answer)
-    if not answer.get("ok") or not isinstance(answer.get("source"), str):
-        raise ValueError(f"the candidate cannot be exported: {reports.message_of(answer)}")
-    return answer["source"]
+        try:
+            return answered(worker, request, Exported, PARSE_TIMEOUT).source
+        except Raised as e:
+            raise ValueError(f"the candidate cannot be exported: {e}") from e
+        except NoAnswer as e:
+            raise ValueError(f"reading the source: {e}") from e
 
 
 def build(
@@ -202,17 +211,25 @@ def facts(
     if missing and toolchain.cuobjdump():
         fds = object_cache.open_all(artifacts[i] for i in missing)
         try:
-            with compiler_of(server, Sees(cuda=True), mode) as worker:
-                answer, more = ask(worker, {"op": "facts"}, FACTS_TIMEOUT, fds)
-                object_cache.close_all(more)
+            said = _facts(server, fds, mode)
         finally:
             object_cache.close_all(fds)
-        said = answer.get("kernels") if isinstance(answer, dict) else None
-        if isinstance(said, list) and len(said) == len(missing):
+        if len(said) == len(missing):
             for i, kernels in zip(missing, said, strict=True):
                 known[i] = kept = {"kernels": [k.to_json() for k in reports.resources(kernels)]}
                 object_cache.write_json(paths[i], kept)
     return [k for each in known if each for k in reports.resources(each.get("kernels"))]
+
+
+def _facts(server: ForkServer, fds: Sequence[int], mode: str) -> list[Any]:
+    """Returns what is known of the kernels of each object, nothing where no answer comes."""
+    with compiler_of(server, Sees(cuda=True), mode) as worker:
+        try:
+            answer, more = ask(worker, ReadFacts(), Facts, FACTS_TIMEOUT, fds)
+        except NoAnswer:
+            return []
+        object_cache.close_all(more)
+        return answer.kernels
 
 
 def with_facts(kernels: Sequence[Kernel], known: Sequence[Kernel]) -> list[Kernel]:
@@ -271,12 +288,10 @@ def _build_ahead(
     """
     with server.spawn("builder", {"sandbox": mode, "threads": 1} | runs.config) as worker:
         result.missing = worker.missing
-        answer = problem_if_dead(
-            worker, {"op": "parse", "source": text, "what": "candidate"}, PARSE_TIMEOUT
-        )
-        if isinstance(answer, str):
-            raise Failed("rejected", answer)
-        parsed = reports.parsed_source(answer, (*forms.KINDS, forms.NONE))
+        try:
+            parsed = _parsed(worker, text, "candidate")
+        except NoAnswer as e:
+            raise Failed("rejected", f"reading the source: {e}") from e
         result.normalised_hash = parsed.normalised_hash
         result.language = parsed.language or result.language
         result.build.form = parsed.form
@@ -313,11 +328,13 @@ def _build_first(worker: Worker, text: str, shop: Workshop) -> None:
     """Builds what the candidate surely has built first, where its text tells. Raises Failed where
     that fails: importing it would come to the same.
     """
-    answer = problem_if_dead(worker, {"op": "first", "source": text}, PARSE_TIMEOUT)
-    raw = None if isinstance(answer, str) else answer.get("request")
-    if raw is None:
+    try:
+        first = answered(worker, ReadFirst(text), First, PARSE_TIMEOUT)
+    except NoAnswer:
         return
-    failed = shop.get(raw)[1].failed
+    if first.request is None:
+        return
+    failed = shop.get(first.request)[1].failed
     if failed is not None:
         raise failed
 

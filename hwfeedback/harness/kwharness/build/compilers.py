@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
 
 import kernelwright
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_builder import Compiled
 from kwharness.build import headers, object_digest
 from kwharness.build.cuda_toolkit import _found, cuda_folders, cuda_includes, cuda_runtime, gencode
 from kwharness.build.diagnostics import LOG_KEPT, errors, resources, vectorisation
@@ -114,10 +115,8 @@ def run(
     return done.returncode, done.stdout
 
 
-def compile_native(request: BuildRequest, folder: str) -> dict[str, Any]:
-    """Compiles a native source into ``folder``. Returns the report; "object" is the path, "" where
-    it failed.
-    """
+def compile_native(request: BuildRequest, folder: str) -> Compiled:
+    """Compiles a native source into ``folder``."""
     name = _lay_alone(request, folder, "cpp")
     with tempfile.TemporaryDirectory() as beside:  # a source finds what lies in its folder
         report = os.path.join(beside, "vectorised.txt")
@@ -137,7 +136,7 @@ def _lay_alone(request: BuildRequest, folder: str, language: str, tail: str = ""
     return name
 
 
-def compile_cuda(request: BuildRequest, folder: str) -> dict[str, Any]:
+def compile_cuda(request: BuildRequest, folder: str) -> Compiled:
     """The same for a native source in CUDA, for the architecture ``request["arch"]``."""
     name = _lay_alone(request, folder, "cuda", kernelwright._CUDA_TAIL)
     command = [
@@ -148,7 +147,7 @@ def compile_cuda(request: BuildRequest, folder: str) -> dict[str, Any]:
     return _finish(command, folder, request)
 
 
-def compile_kernels(request: BuildRequest, folder: str) -> dict[str, Any]:
+def compile_kernels(request: BuildRequest, folder: str) -> Compiled:
     """The same for a source of kernels that are launched from Python: by NVRTC, and what that does
     not compile by nvcc, whose words are then the report's.
     """
@@ -231,7 +230,7 @@ def _run_all(
     return next((code for code, _ in runs if code), 0), "".join(log for _, log in runs)
 
 
-def compile_inline(request: BuildRequest, folder: str, light: str) -> dict[str, Any]:
+def compile_inline(request: BuildRequest, folder: str, light: str) -> Compiled:
     """The same for ``load_inline`` and ``load``. ``light`` is the folder of the light header, or
     "".
     """
@@ -241,7 +240,7 @@ def compile_inline(request: BuildRequest, folder: str, light: str) -> dict[str, 
     own = ["-fdiagnostics-color=never", "-fmax-errors=20"]
     report = os.path.join(folder, "vectorised.txt")
 
-    def compiled(lighter: Sequence[str]) -> dict[str, Any]:
+    def compiled(lighter: Sequence[str]) -> Compiled:
         first = [toolchain.compiler(), *lighter, *flags, *own]
         if len(files) == 1:
             command = [*first, f"{NATIVE_REPORT}={report}", *files, *tail]
@@ -256,7 +255,7 @@ def compile_inline(request: BuildRequest, folder: str, light: str) -> dict[str, 
         return _done(code, log, folder, request, start)
 
     done = compiled(["-I", light]) if light else None
-    if done is not None and (done["object"] or done["code"] < 0):
+    if done is not None and (done.object or done.code < 0):
         return done
     return compiled([])
 
@@ -275,14 +274,14 @@ _TORCH_CUDA_FLAGS = (
 )  # fmt: skip
 
 
-def compile_inline_cuda(request: BuildRequest, folder: str, light: str) -> dict[str, Any]:
+def compile_inline_cuda(request: BuildRequest, folder: str, light: str) -> Compiled:
     """The same for ``load_inline`` with CUDA. ``light`` is the folder of tensor_light.h and of what
     was made of it, "" for none.
     """
     files, cuda_files, finding = _lay_out(request, folder)
     objects = [f"unit{i}.o" for i in range(len(files) + len(cuda_files))]
-    done: dict[str, Any] = {}
-    tried: dict[str, Any] = {}  # what came of the lighter headers
+    done = Compiled()
+    tried: Compiled | None = None  # what came of the lighter headers
     before = "" if light else f"{WHOLE}: they cannot be made here\n"
     if light and any("PYBIND11_MODULE" in text for text in request["cuda_sources"]):
         light, before = "", f"{BINDS}\n"
@@ -319,17 +318,17 @@ def compile_inline_cuda(request: BuildRequest, folder: str, light: str) -> dict[
             code, said = run(link, folder)
             log += said
         done = _done(code, log, folder, request, start)
-        done["log"] = before + done["log"]
-        if done["object"] or done["code"] < 0 or done["killed"] or not with_light:
+        done.log = before + done.log
+        if done.object or done.code < 0 or done.killed or not with_light:
             break
         tried = in_torchs_words(done)
-        why = lacking(request, tried["errors"], tried["log"])
+        why = lacking(request, tried.errors, tried.log)
         if not why:
             return tried
         before = f"{WHOLE}: {why}\n"
-    if tried and not done["object"] and only_a_header(done["errors"]):
-        also = f"{AGAIN}: {done['errors'][0][2]}\n"
-        return {**tried, "log": (also + tried["log"])[:LOG_KEPT]}
+    if tried is not None and not done.object and only_a_header(done.errors):
+        also = f"{AGAIN}: {done.errors[0][2]}\n"
+        return replace(tried, log=(also + tried.log)[:LOG_KEPT])
     return done
 
 
@@ -370,11 +369,9 @@ def compile_header(flags: Sequence[str], light: str, folder: str, more: Sequence
     return out if code == 0 and os.path.exists(out) else ""
 
 
-def _finish(
-    command: list[str], folder: str, request: BuildRequest, report: str = ""
-) -> dict[str, Any]:
+def _finish(command: list[str], folder: str, request: BuildRequest, report: str = "") -> Compiled:
     if not command[0]:
-        return {"code": 127, "object": "", "log": "g++ was not found", "seconds": 0.0, "errors": []}
+        return Compiled(127, "g++ was not found")
     start = time.monotonic()
     code, log = run(command, folder, fixed=request["kind"] == NATIVE)
     return _done(code, log, folder, request, start, report)
@@ -382,7 +379,7 @@ def _finish(
 
 def _done(
     code: int, log: str, folder: str, request: BuildRequest, start: float, report: str = ""
-) -> dict[str, Any]:
+) -> Compiled:
     built = os.path.join(folder, "built.so")
     sources = sources_of(request)
     vectorised: list[tuple[int, int, str]] = []
@@ -394,19 +391,19 @@ def _done(
         pass  # no report: nothing was compiled
     made = code == 0 and os.path.exists(built)
     log = headers.told_apart(log, sources)
-    return {
-        "code": code,
-        "killed": code == -9 or KILLED.search(log) is not None,  # it, or what it had started
-        "object": built if made else "",
-        "loaded": _loaded(built) if made else "",
-        "reaches": reaches(built, request["kind"]) if made else [],
-        "log": log[:LOG_KEPT],
-        "seconds": time.monotonic() - start,
-        "errors": errors(log),
-        "kernels": resources(log),
-        "vectorised": vectorised,
-        "missed": missed,
-    }
+    return Compiled(
+        code=code,
+        killed=code == -9 or KILLED.search(log) is not None,
+        object=built if made else "",
+        loaded=_loaded(built) if made else "",
+        reaches=reaches(built, request["kind"]) if made else [],
+        log=log[:LOG_KEPT],
+        seconds=time.monotonic() - start,
+        errors=errors(log),
+        kernels=resources(log),
+        vectorised=vectorised,
+        missed=missed,
+    )
 
 
 def _loaded(built: str) -> str:

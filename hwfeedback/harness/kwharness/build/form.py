@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_builder import Compiled
 
 NATIVE, LOAD_INLINE = "native", "load_inline"
 CALLED = "called"  # the kind of what was compiled by calling a candidate
-Report = dict[str, Any]
 
 
 class BuildFailed(RuntimeError):
@@ -49,7 +49,7 @@ class Form:
     for_a_gpu: Callable[[Mapping[str, Any]], bool] = lambda _: False
     checked: Callable[[Mapping[str, Any], str, bool], BuildRequest] | None = None
     # In a builder: compiles a request in a folder. The third is the folder of our lighter headers.
-    compile: Callable[[BuildRequest, str, str], Report] | None = None
+    compile: Callable[[BuildRequest, str, str], Compiled] | None = None
     needs_torch: bool = False  # to be compiled
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_builder import Compiled
 from kwharness.build import build_requests, compiler_flags, compilers, headers, own_files
-from kwharness.build.form import LOAD_INLINE, Form, Report, Way, texts
+from kwharness.build.form import LOAD_INLINE, Form, Way, texts
 from kwharness.clients.workshop import name_of
 from kwharness.machine import toolchain
 
@@ -351,7 +352,7 @@ def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> BuildRequest:
     return request | build_requests.of_cutlass(texts) | {"language": "cuda", "arch": arch}
 
 
-def _compiled(request: BuildRequest, folder: str, light: str) -> Report:
+def _compiled(request: BuildRequest, folder: str, light: str) -> Compiled:
     if request.get("whole"):
         from kwharness.build import torch_extension
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_builder import Compiled
 from kwharness.build import build_requests, compiler_flags, compilers
-from kwharness.build.form import NATIVE, Form, Report, Way
+from kwharness.build.form import NATIVE, Form, Way
 from kwharness.machine import toolchain
 
 _LIBRARY = kernelwright.Library  # the loader's own, in whose place others are put
@@ -78,7 +79,7 @@ def checked(raw: Mapping[str, Any], arch: str, whole: bool) -> BuildRequest:
     return request | {"request": key_of(source, given, language_is)}
 
 
-def compiled(request: BuildRequest, folder: str, light: str) -> Report:
+def compiled(request: BuildRequest, folder: str, light: str) -> Compiled:
     """Compiles a request."""
     del light
     if request["launched"]:

@@ -8,8 +8,9 @@ import re
 from typing import Any
 
 from kwharness.base.built import BuildRequest, Failed
+from kwharness.base.for_builder import Compiled
 from kwharness.build import compiler_flags, form_extension, form_native, reports
-from kwharness.build.form import Form, Report, Way
+from kwharness.build.form import Form, Way
 from kwharness.torch_compile import called_languages
 
 # The first one that a text uses is its form.
@@ -67,7 +68,7 @@ def checked_request(raw: Any, arch: str, *, whole: bool = False) -> BuildRequest
         raise Failed("rejected", str(e)) from e
 
 
-def compile_request(request: BuildRequest, folder: str, light: str = "") -> Report:
+def compile_request(request: BuildRequest, folder: str, light: str = "") -> Compiled:
     """Compiles a request in a folder. ``light``: the folder of our lighter headers, or ""."""
     form = of_kind(request["kind"])
     assert form.compile is not None

@@ -28,15 +28,14 @@ from kwharness.base.built import (
     CachedFile,
     CompilerReport,
     Failed,
+    Refused,
 )
+from kwharness.base.for_builder import Compiled
 from kwharness.base.protocol import ProtocolError
 from kwharness.build import compilers, headers, reports, torch_headers
 from kwharness.build.form import (
     CALLED,
     NATIVE,
-)
-from kwharness.clients.errors import (
-    check_shape as hold,
 )
 from kwharness.machine import toolchain
 from kwharness.torch_compile import called_cache
@@ -75,28 +74,27 @@ def opened(file: CachedFile) -> int:
     return _sealed(data, file.name)
 
 
-def cached_failure(cache_dir: str, request: BuildRequest) -> dict[str, Any] | None:
+def cached_failure(cache_dir: str, request: BuildRequest) -> Refused | None:
     said = read_json(path_in(cache_dir, "objects", object_key(request) + FAILED))
     try:
-        hold(said, {"late": bool, "log": str, "errors": list, "reaches": [str]})
-    except ValueError:
+        return Refused.from_json(said)
+    except ProtocolError:
         return None
-    return said
 
 
 def cached_object(cache_dir: str, request: BuildRequest) -> tuple[Artifact, CompilerReport] | None:
     key = object_key(request)
     record = read_json(path_in(cache_dir, "objects", key + ".json"))
-    report = record.get("report") if record is not None else None
-    if record is None or not isinstance(report, dict):
+    if record is None:
         return None
     record |= {n: request[n] for n in ("kind", "name", "request")}
     record |= {"key": key, "path": path_in(cache_dir, "objects", key + ".so")}
     try:
         artifact = Artifact.from_json(record)
+        said = Compiled.from_json(record.get("report"))
     except ProtocolError:
         return None
-    return (artifact, reports.compiler_report(report)) if _intact(artifact) else None
+    return (artifact, reports.compiler_report(said)) if _intact(artifact) else None
 
 
 def keep_object(artifact: Artifact, report: CompilerReport | None = None) -> None:

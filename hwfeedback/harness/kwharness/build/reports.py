@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import kernelwright
-from kwharness.base.built import BuildRequest, CompilerReport, Failed
+from kwharness.base.built import BuildRequest, CompilerReport, Failed, Refused
 from kwharness.base.constants import SHARED
+from kwharness.base.for_builder import Compiled
 from kwharness.base.verdicts import Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, headers, sass
 from kwharness.clients.errors import (
@@ -24,25 +25,20 @@ MAX_TOLD = 300  # characters of why something was not built, before all else
 FOR_A_GPU = SHARED.for_a_gpu
 
 
-def said_by(answer: dict[str, Any], log: str) -> dict[str, Any]:
+def said_by(said: Compiled, log: str) -> Refused:
     """Returns what a compiler said of a source that it did not compile, or should not have."""
-    reached = answer.get("reaches")
-    return {
-        "late": answer.get("code") == -1,
-        "log": log,
-        "errors": [list(d) for d in diagnostics_of(answer.get("errors"))],
-        "reaches": [str(n)[:80] for n in reached[:4]] if isinstance(reached, list) else [],
-    }
+    errors = [list(d) for d in diagnostics_of(said.errors)]
+    return Refused(said.code == -1, log, errors, [str(n)[:80] for n in said.reaches[:4]])
 
 
-def failure_of(said: dict[str, Any], request: BuildRequest, text: str) -> Failed:
+def failure_of(said: Refused, request: BuildRequest, text: str) -> Failed:
     """Returns that as the failure of a request, with the lines of the candidate's file."""
-    log, name = said["log"], name_of(request)
-    if said["reaches"]:
-        reason = f"{name} calls {', '.join(said['reaches'])}, which a kernel has no use for"
+    log, name = said.log, name_of(request)
+    if said.reaches:
+        reason = f"{name} calls {', '.join(said.reaches)}, which a kernel has no use for"
         return Failed("rejected", sentence(reason), log)
     lines = Lines(text, sources_of(request))
-    found = unique(lines.diagnostic(d) for d in diagnostics_of(said["errors"]))
+    found = unique(lines.diagnostic(d) for d in diagnostics_of(said.errors))
     last = diagnostics.last_words(log) or "its compiler does not say why"
     first = found[0] if found else Diagnostic(0, last)
     where = f"line {first.line}: " if first.line else ""
@@ -52,37 +48,27 @@ def failure_of(said: dict[str, Any], request: BuildRequest, text: str) -> Failed
     m = _NOT_INLINED.search(words)
     if m is not None and (header := m[1] or m[2]) in headers.texts():
         words += f" (write #include <{header}> as a line of its own, nothing but // behind it)"
-    status = "timed_out" if said["late"] else "build_failed"
+    status = "timed_out" if said.late else "build_failed"
     reason = sentence(f"{name} does not compile: {words}")
     return Failed(status, reason, lines.renumbered(log), found)
 
 
-def message_of(answer: dict[str, Any]) -> str:
-    """What a builder says of its failure."""
-    error = answer.get("error")
-    return sentence(str(error.get("message", "")))[:300] if isinstance(error, dict) else ""
+def parsed_source(said: Read, forms: Sequence[str]) -> Read:
+    """Returns what a parser says of a text (source.parse), which may be of one of these forms, as
+    far as it makes sense.
+    """
 
+    def word(value: str, pattern: str, otherwise: str) -> str:
+        return value if re.fullmatch(pattern, value) else otherwise
 
-def parsed_source(answer: dict[str, Any], forms: Sequence[str]) -> Read:
-    """Returns what a parser says of a text (source.parse), which may be of one of these forms."""
-    problems = answer.get("problems")
-    if not answer.get("ok"):
-        problems = [f"reading the source fails: {message_of(answer)}"]
-
-    def word(name: str, pattern: str, otherwise: str) -> str:
-        value = answer.get(name)
-        return value if isinstance(value, str) and re.fullmatch(pattern, value) else otherwise
-
-    called = answer.get("called")
-    some = problems[:MAX_PROBLEMS] if isinstance(problems, list) else []
     return Read(
-        language=word("language", "[a-z]{1,16}", ""),
-        form=word("form", "|".join(forms), forms[-1]),
-        normalised_hash=word("normalised_hash", "[0-9a-f]{64}", ""),
-        problems=[sentence(str(p)[:500]) for p in some],
-        given=word("given", r"\w{1,100}", ""),
-        called=[f for f in forms if f in called] if isinstance(called, list) else [],
-        lazy=answer.get("lazy") is not False,
+        language=word(said.language, "[a-z]{1,16}", ""),
+        form=word(said.form, "|".join(forms), forms[-1]),
+        normalised_hash=word(said.normalised_hash, "[0-9a-f]{64}", ""),
+        problems=[sentence(p[:500]) for p in said.problems[:MAX_PROBLEMS]],
+        given=word(said.given, r"\w{1,100}", ""),
+        called=[f for f in forms if f in said.called],
+        lazy=said.lazy,
     )
 
 
@@ -91,13 +77,13 @@ def diagnostic_of(problem: str) -> Diagnostic:
     return Diagnostic(int(m[1]), problem[m.end() :]) if m else Diagnostic(0, problem)
 
 
-def compiler_report(said: dict[str, Any]) -> CompilerReport:
+def compiler_report(said: Compiled) -> CompilerReport:
     """Returns what a compiler said, from a builder's word or a record."""
     return CompilerReport(
-        str(said.get("log") or "")[: diagnostics.LOG_KEPT],
-        diagnostics_of(said.get("vectorised")),
-        diagnostics_of(said.get("missed")),
-        resources(said.get("kernels")),
+        said.log[: diagnostics.LOG_KEPT],
+        diagnostics_of(said.vectorised),
+        diagnostics_of(said.missed),
+        resources(said.kernels),
     )
 
 

@@ -17,52 +17,44 @@ from collections.abc import Iterator
 from typing import Any
 
 from kwharness.base.constants import SHARED
+from kwharness.base.verdicts import Read
 from kwharness.build import forms, reports
 
 MAX_BYTES = {"candidate": 1 << 20, "reference": SHARED.max_reference_bytes}
 
 
-def parse(text: str, what: str) -> dict[str, Any]:
-    """Returns ``normalised_hash``, ``language``, ``form``, ``called`` (the languages of those that
-    compile when they are called, of which it imports the modules), ``lazy`` (whether something may
-    be built elsewhere than at the top of the file), ``given`` (the parameter by which a reference
-    takes a function, or "") and ``problems``, sentences of the form "line 3: ...".
+def parse(text: str, what: str) -> Read:
+    """Reads a text. ``called`` of what is returned are the languages of which it imports the
+    modules; problems are sentences of the form "line 3: ...".
 
     ``what`` is "reference" or "candidate". A text that is not Python has the hash "" and one
     problem.
     """
-    result: dict[str, Any] = {
-        "normalised_hash": "",
-        "language": "",
-        "form": forms.NONE,
-        "problems": [],
-    }
-    result |= {"called": [], "lazy": True, "given": ""}
+    read = Read("", forms.NONE)
     try:
         tree = _tree(text, MAX_BYTES[what])
-        result["normalised_hash"] = _hash(tree)
+        read.normalised_hash = _hash(tree)
         if what == "candidate":
-            result["language"], result["form"] = _language(tree)
-            called = (f for f in forms.FORMS if f.module and _imports(tree, f.module))
-            result["called"] = [f.kind for f in called]
-            result["lazy"] = _builds_within(tree)
+            read.language, read.form = _language(tree)
+            read.called = [f.kind for f in forms.FORMS if f.module and _imports(tree, f.module)]
+            read.lazy = _builds_within(tree)
             # However it comes by it: whoever imports the file will see whether it is there.
             none = [(0, "the source defines no class ModelNew")]
             found = [] if "ModelNew" in text else none
         else:
-            result["given"] = _given_function(tree)
+            read.given = _given_function(tree)
             found = list(
                 _missing(tree, {"Model": (ast.ClassDef,), "get_inputs": (ast.FunctionDef,)})
             )
         seen = dict.fromkeys(
             f"line {line}: {what}" if line else what for line, what in sorted(found)
         )
-        result["problems"] = list(seen)[: reports.MAX_PROBLEMS]
+        read.problems = list(seen)[: reports.MAX_PROBLEMS]
     except SourceError as e:
-        result["problems"] = [str(e)]
+        read.problems = [str(e)]
     except (RecursionError, MemoryError):
-        result["problems"] = ["the source is nested too deeply"]
-    return result
+        read.problems = ["the source is nested too deeply"]
+    return read
 
 
 class SourceError(ValueError):

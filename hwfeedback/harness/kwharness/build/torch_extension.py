@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_builder import Compiled
 from kwharness.build import compilers, cuda_toolkit
 from kwharness.machine import toolchain
 
@@ -22,7 +23,7 @@ TIMEOUT = 320.0  # seconds for a source: all of torch's headers, for two archite
 _PLACE = re.compile(r"[^\s:(]*/(main\.cpp|cuda\.cu)([:(])(\d{1,9})")
 
 
-def compile_as_torch(request: BuildRequest, home: str) -> dict[str, Any]:
+def compile_as_torch(request: BuildRequest, home: str) -> Compiled:
     """Compiles a request (form_extension.inline_request, load_request) below ``home``. Returns the
     report of compilers.py.
     """

@@ -7,9 +7,10 @@ import os
 import re
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_builder import Compiled
 from kwharness.build import headers
 from kwharness.build.cuda_toolkit import cuda_includes
 from kwharness.machine import toolchain
@@ -51,10 +52,10 @@ def only_a_header(found: Sequence[tuple[int, int, str]]) -> bool:
     return bool(found) and all(_NO_HEADER.match(message) for *_, message in found)
 
 
-def in_torchs_words(done: dict[str, Any]) -> dict[str, Any]:
+def in_torchs_words(done: Compiled) -> Compiled:
     """Returns a report with the names that torch has for what tensor_light.h declares."""
-    said = [(s, n, m.replace(LIGHT_NAMESPACE, "")) for s, n, m in done["errors"]]
-    return {**done, "errors": said, "log": done["log"].replace(LIGHT_NAMESPACE, "")}
+    said = [(s, n, m.replace(LIGHT_NAMESPACE, "")) for s, n, m in done.errors]
+    return replace(done, errors=said, log=done.log.replace(LIGHT_NAMESPACE, ""))
 
 
 _UNDEFINED = "undefined reference to "

@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 
+from kwharness.base import for_candidate, operations
+from kwharness.base.breaks import Break
 from kwharness.base.built import BuildRequest
+from kwharness.base.carried import NOTHING, Carried
 from kwharness.base.tensors import Layout, layout_of
-from kwharness.clients import client, errors, reference_client
+from kwharness.clients import answers, client, errors
+from kwharness.clients.client import A
 from kwharness.clients.workshop import Desk, Workshop
 from kwharness.machine.device import CPU, Device
 from kwharness.model import weights
 from kwharness.model.construction import CONSTRUCTION_SEED
-from kwharness.model.state import NOTHING, Carried
 from kwharness.torch_compile import called_cache
 
 COMPILED_S = 60.0  # that a process may take to hand over what it has compiled, all together
@@ -51,7 +54,7 @@ class CandidateClient(client.Client):
         self.sparing = False  # see ReferenceClient
         self.plan: weights.Plan | None = None  # how it gets weights; None: as a state_dict
         self.broken: list[int] = []  # by its word, how often it moved which of the breaks
-        self._answered: dict[str, Any] = {}
+        self._called: for_candidate.Called  # what it says of its last forward
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
 
     def kill(self) -> None:
@@ -64,9 +67,9 @@ class CandidateClient(client.Client):
     def granted(self) -> float:
         return self.desk.granted() if self.desk is not None else 0.0
 
-    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
+    def finish(self, answer: type[A], fds_wanted: int = 0) -> tuple[A, list[int]]:
         try:
-            return super().finish(fds_wanted)
+            return super().finish(answer, fds_wanted)
         finally:
             if self.desk is not None and self.desk.trouble is not None:
                 raise self.desk.trouble  # whatever it made of that
@@ -94,18 +97,25 @@ class CandidateClient(client.Client):
         what is not among the ``artifacts``. ``elsewhere``: they are for a device that is not here.
         ``forbids``: what policy forbids fails. ``handed_out``: it is the file that its user gets.
         """
-        msg = {"op": "load", "source": source, "artifacts": artifacts, "threads": threads}
-        msg |= {"stand_in": stand_in, "elsewhere": elsewhere}
-        msg |= {"forbids": forbids, "asks": workshop is not None, "handed_out": handed_out}
+        request = for_candidate.Load(
+            source,
+            artifacts,
+            threads,
+            stand_in=stand_in,
+            elsewhere=elsewhere,
+            forbids=forbids,
+            asks=workshop is not None,
+            handed_out=handed_out,
+            failed=workshop.failed() if workshop is not None else [],
+        )
         doing = "importing the candidate"
         if workshop is None:
-            self.ask(msg, fds, timeout, doing)
+            self.tell(request, fds, timeout, doing)
             return
         self.desk, theirs = workshop.desk([a["request"] for a in artifacts])
         with theirs:
-            msg["failed"] = workshop.failed()
-            self.begin(msg, [*fds, theirs.fileno()], timeout, doing)
-        self.finish()
+            self.begin(request, [*fds, theirs.fileno()], timeout, doing)
+        self.finish(operations.Done)
 
     def init(
         self,
@@ -115,53 +125,47 @@ class CandidateClient(client.Client):
         eval_mode: bool,
         timeout: float,
         seed: int = CONSTRUCTION_SEED,
-        breaks: Sequence[dict[str, Any]] = (),
+        breaks: Sequence[Break] = (),
     ) -> None:
         layout = self.put("init", tensors) if tensors else []
-        msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode, "seed": seed}
-        msg["breaks"] = list(breaks)
-        answer, _ = self.ask(msg, timeout=timeout, doing="constructing ModelNew")
+        request = for_candidate.Init(tree, layout, seed, eval_mode, list(breaks))
+        told, _ = self.ask(request, for_candidate.Initialised, timeout, "constructing ModelNew")
         with self._understood():
-            errors.check_shape(answer, {"broken": [int]})
-            if len(answer["broken"]) != len(breaks):
+            if len(told.broken) != len(breaks):
                 raise ValueError("other contents than were to be moved")
-            self.broken = answer["broken"]
+        self.broken = told.broken
 
     def plan_for(self, reference: weights.Reference) -> weights.Plan:
         """Returns how it gets the weights of a reference that was constructed under the same seed,
         by what it says of its own as they were constructed.
         """
-        said, _ = self._describe({})
+        timeout, doing = max(self.timeout, 30.0), "telling its weights"
+        told, _ = self.ask(for_candidate.Describe(), for_candidate.Described, timeout, doing)
         with self._understood():
-            errors.check_shape(said, {"takes": str, "names": [str], "constants": list})
-            errors.check_shape(said, {"specs": [{"shape": [int], "dtype": str}]})
-            if len(set(said["names"])) < len(said["names"]):
+            if len(set(told.names)) < len(told.names):
                 raise ValueError("two weights of one name")
-            like = [reference_client.like_spec(s) for s in said["specs"]]
-            own = reference_client.weight_entries(said["names"], like, said["constants"])
-            if said["takes"] not in ("", weights.LOAD_REFERENCE_STATE, weights.LOAD_STATE_DICT):
+            like = [answers.like_spec(s) for s in told.specs]
+            own = answers.weight_entries(told.names, like, told.constants)
+            if told.takes not in ("", weights.LOAD_REFERENCE_STATE, weights.LOAD_STATE_DICT):
                 raise ValueError("no method that takes weights")
-        if said["takes"]:
-            return weights.whole(reference, said["takes"])
+        if told.takes:
+            return weights.whole(reference, told.takes)
         wanted = weights.to_look_at(reference, own)
         if wanted:
             layout, size = layout_of([own[i].value for i in wanted])
             block = self.block("own", size)
-            self._describe({"wanted": [own[i].name for i in wanted], "layout": layout})
+            show = for_candidate.Show([own[i].name for i in wanted], layout)
+            self.tell(show, timeout=timeout, doing=doing)
             for i, view in zip(wanted, block.views(layout), strict=True):
                 own[i] = replace(own[i], value=view.clone())
             self._replace("own")
         return weights.plan(reference, own)
 
-    def _describe(self, more: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        asked = max(self.timeout, 30.0)
-        return self.ask({"op": "describe", **more}, timeout=asked, doing="telling its weights")
-
     def carry(self, carried: Carried) -> None:
         """Says what the reference carries from call to call. Comes before weights."""
         self.carried = carried
-        msg = {"op": "carry", "carried": carried.to_json()}
-        self.ask(msg, timeout=max(self.timeout, 30.0), doing="taking the state")
+        timeout = max(self.timeout, 30.0)
+        self.tell(operations.Carry(carried), timeout=timeout, doing="taking the state")
 
     def set_state(
         self, names: Sequence[str], state: Sequence[torch.Tensor], *, in_place: bool = False
@@ -173,10 +177,10 @@ class CandidateClient(client.Client):
         if self.plan is not None:
             names, state = self.plan.given(names, state)
         layout = self.put("state", state) if state else []
-        msg: dict[str, Any] = {"op": "set_state", "names": list(names), "layout": layout}
-        msg |= {"in_place": in_place, "own": own}
-        answer, _ = self.ask(msg, timeout=max(self.timeout, 30.0), doing="taking the weights")
-        return answer.get("changed") is not False
+        request = for_candidate.Take(list(names), layout, in_place, own)
+        timeout = max(self.timeout, 30.0)
+        told, _ = self.ask(request, for_candidate.Taken, timeout, "taking the weights")
+        return told.changed is not False
 
     def begin_forward(
         self,
@@ -198,17 +202,9 @@ class CandidateClient(client.Client):
         out = self.block("out", size)
         out.bytes().fill_(client.OUT_BYTE)
         layout = self.put("in", inputs, client.GUARD, self.orders)
-        msg = {
-            "op": "forward",
-            "tree": tree,
-            "layout": layout,
-            "outputs": wanted,
-            "output_tree": output_tree,
-            "sparing": self.sparing,
-            "goes_on": goes_on,
-        }
+        call = for_candidate.Call(tree, layout, wanted, output_tree, self.sparing, goes_on)
         self._pending = (layout, inputs, wanted, list(aliases))
-        self.begin(msg, (), self.timeout, "a forward")
+        self.begin(call, (), self.timeout, "a forward")
 
     def let_go(self) -> None:
         """Gives back the memory that is shared with it, until it is asked again."""
@@ -220,13 +216,13 @@ class CandidateClient(client.Client):
 
     def wait_forward(self) -> None:
         """Waits until the forward has ended."""
-        self._answered, _ = self.finish()
+        self._called, _ = self.finish(for_candidate.Called)
         self.builds_on_its_own()
 
     def answer(self) -> Answer:
         """Returns what the forward gave, once it has ended."""
         assert self._pending is not None
-        msg = self._answered
+        told = self._called
         layout, inputs, wanted, aliases = self._pending
         self._pending = None  # the inputs may be large, and nobody else's any more
         outputs = [v.clone() for v in self._blocks["out"].views(wanted)]
@@ -239,7 +235,7 @@ class CandidateClient(client.Client):
         outside = not client.guards(self._blocks["in"], layout, client.GUARD).intact(
             client.GUARD_BYTE
         )
-        return Answer(outputs, _misfit(msg, wanted, aliases, self.carried), wrote, outside)
+        return Answer(outputs, _misfit(told, wanted, aliases, self.carried), wrote, outside)
 
     def compiled(self) -> tuple[int, dict[str, int]]:
         """Returns descriptors, the caller's to close, of what it has compiled when it was called,
@@ -248,13 +244,11 @@ class CandidateClient(client.Client):
         before, held = self.until, list[int]()
         self.until = min(before, time.monotonic() + COMPILED_S)
         try:
-            answer = self._handed({"op": "compiled"}, 1, held)
-            with self._understood():
-                errors.check_shape(answer, {"libraries": int})
+            told = self._handed(operations.GiveCompiled(), for_candidate.CompiledKernels, 1, held)
             if not held:
                 return -1, {}
             self._plain(held, 2 * called_cache.MAX_BYTES)
-            names = self._libraries(min(answer["libraries"], called_cache.MAX_LIBRARIES), held)
+            names = self._libraries(min(told.libraries, called_cache.MAX_LIBRARIES), held)
             return held[0], dict(zip(names, held[1:], strict=True))
         except BaseException:
             for fd in held:
@@ -267,14 +261,13 @@ class CandidateClient(client.Client):
         """Returns the names of so many libraries that it has made; adds their descriptors."""
         names: list[str] = []
         while len(names) < count:
-            request = {"op": "compiled", "after": len(names)}
-            some = self._handed(request, called_cache.AT_ONCE, held)
+            request = for_candidate.GiveLibraries(len(names))
+            some = self._handed(request, for_candidate.Libraries, called_cache.AT_ONCE, held)
             with self._understood():
-                errors.check_shape(some, {"names": [str]})
-                names += some["names"]
-                if not some["names"] or not len(set(names)) == len(names) == len(held) - 1:
+                names += some.names
+                if not some.names or not len(set(names)) == len(names) == len(held) - 1:
                     raise ValueError("other libraries than there are")
-                if not all(map(called_cache.names_library, some["names"])):
+                if not all(map(called_cache.names_library, some.names)):
                     raise ValueError("a name that no library has")
             self._plain(held[1:], called_cache.MAX_LIBRARY_BYTES)
         return names
@@ -288,33 +281,31 @@ class CandidateClient(client.Client):
             if sum(f.st_size for f in found) > most:
                 raise ValueError(f"files of over {most} bytes")
 
-    def _handed(self, msg: dict[str, Any], most: int, held: list[int]) -> dict[str, Any]:
+    def _handed(
+        self, request: operations.Request, answer: type[A], most: int, held: list[int]
+    ) -> A:
         """Asks for what it has compiled, and adds the descriptors that come."""
         if time.monotonic() > self.until:
             self.doing, self._allowed = HANDING_OVER, COMPILED_S
             raise self._late()
-        answer, fds = self.ask(msg, timeout=COMPILED_S, doing=HANDING_OVER, fds_wanted=most)
+        told, fds = self.ask(request, answer, COMPILED_S, HANDING_OVER, most)
         held += fds
-        return answer
+        return told
 
     def give_libraries(self, libraries: Sequence[tuple[str, int]]) -> None:
         """Gives it libraries that were made in another process of its: names and descriptors."""
         for at in range(0, len(libraries), called_cache.AT_ONCE):
             some = libraries[at : at + called_cache.AT_ONCE]
-            self.ask(
-                {"op": "libraries", "names": [name for name, _ in some]}, [fd for _, fd in some]
-            )
+            request = for_candidate.TakeLibraries([name for name, _ in some])
+            self.tell(request, [fd for _, fd in some])
 
     def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""
-        self.ask({"op": "settle"}, timeout=self.timeout)
+        self.tell(for_candidate.Settle(), timeout=self.timeout)
         layout = self.put("in", inputs, client.GUARD, self.orders)
-        msg, _ = self.ask(
-            {"op": "trace", "tree": tree, "layout": layout},
-            timeout=3 * self.timeout,
-            doing="a traced forward",
-        )
-        return msg.get("trace")
+        request = for_candidate.Trace(tree, layout)
+        told, _ = self.ask(request, for_candidate.Traced, 3 * self.timeout, "a traced forward")
+        return told.trace
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -346,26 +337,23 @@ def digest(t: torch.Tensor, salt: int) -> int:
     return total % (1 << 64)
 
 
-def _misfit(msg: dict[str, Any], wanted: Layout, aliases: list[int], carried: Carried) -> str:
+def _misfit(
+    told: for_candidate.Called, wanted: Layout, aliases: list[int], carried: Carried
+) -> str:
     """Returns one sentence on what is not as the reference's, or ""."""
-    specs = msg.get("outputs")
-    if not isinstance(specs, list):
-        return "its outputs are not described"
-    if msg.get("fits") is not True:
-        mine, theirs = len(specs), carried.returned if carried else len(wanted)
+    if not told.fits:
+        mine, theirs = len(told.outputs), carried.returned if carried else len(wanted)
         return f"it returns {mine} tensors in another structure, the reference returns {theirs}"
-    for i, w in enumerate(wanted):
-        got = specs[i] if i < len(specs) and isinstance(specs[i], dict) else {}
-        if got.get("shape") != w["shape"]:
-            shape = str(got.get("shape"))[:100]
-            return f"{carried.output(i)} has shape {shape}, the reference's has {w['shape']}"
-        if got.get("dtype") != w["dtype"]:
-            dtype = str(got.get("dtype"))[:20]
-            return f"{carried.output(i)} is {dtype}, the reference's is {w['dtype']}"
-    said = msg.get("aliases")
-    if isinstance(said, list):
-        for i, (mine, theirs) in enumerate(zip(said, aliases, strict=False)):
-            if isinstance(mine, int) and mine >= 0 and theirs < 0:
-                what = carried.output(i)
-                return f"{what} lies in the memory of input {mine}, the reference's is its own"
+    if len(told.outputs) < len(wanted):
+        return "its outputs are not described"
+    for i, (got, w) in enumerate(zip(told.outputs, wanted, strict=False)):
+        if got.shape != w.shape:
+            shape = str(got.shape)[:100]
+            return f"{carried.output(i)} has shape {shape}, the reference's has {w.shape}"
+        if got.dtype != w.dtype:
+            return f"{carried.output(i)} is {got.dtype[:20]}, the reference's is {w.dtype}"
+    for i, (mine, theirs) in enumerate(zip(told.aliases, aliases, strict=False)):
+        if mine >= 0 and theirs < 0:
+            what = carried.output(i)
+            return f"{what} lies in the memory of input {mine}, the reference's is its own"
     return ""

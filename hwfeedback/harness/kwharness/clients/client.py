@@ -8,17 +8,21 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from kwharness.base.operations import Done, Map, Request, Tensors
 from kwharness.base.protocol import MAX_FDS, Closed, ProtocolError, Timeout
-from kwharness.base.tensors import DTYPES, Layout, LayoutError, layout_of
+from kwharness.base.records import Message
+from kwharness.base.tensors import Layout, LayoutError, layout_of
 from kwharness.clients import errors
 from kwharness.machine.device import CPU, Device, SharedBlock
 
 libc = ctypes.CDLL(None)
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+A = TypeVar("A", bound=Message)  # an answer
 
 GUARD = 256  # bytes of red zone around each input
 GUARD_BYTE = 0xA5
@@ -56,7 +60,7 @@ class Client:
     def pid(self) -> int:
         return self.worker.pid
 
-    def begin(self, msg: dict[str, Any], fds: Sequence[int], timeout: float, doing: str) -> None:
+    def begin(self, request: Request, fds: Sequence[int], timeout: float, doing: str) -> None:
         """Sends a request; ``finish`` gives its answer."""
         self._deadline = min(time.monotonic() + timeout, self.until)
         self._granted_before = self.granted()
@@ -64,13 +68,13 @@ class Client:
         self.device.synchronize()  # what it is asked about is there
         self._asked = True
         try:
-            self.channel.send(msg, fds, timeout)
+            self.channel.send(request.asked(), fds, timeout)
         except Timeout as e:
             raise self._late() from e
         except ProtocolError as e:
             raise self._gone() from e
 
-    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
+    def finish(self, answer: type[A], fds_wanted: int = 0) -> tuple[A, list[int]]:
         """Returns the answer and at most so many descriptors. Raises WorkerError, WorkerGone,
         WorkerLate.
         """
@@ -93,8 +97,13 @@ class Client:
                 raise self._gone(
                     errors.broke_protocol(f"{len(fds)} descriptors came, {fds_wanted} may")
                 )
-            raise errors.WorkerError(msg.get("error"), self)
-        return msg, fds
+            raise errors.WorkerError(errors.read_failure(msg.get("error")), self)
+        try:
+            return answer.from_json(msg), fds
+        except ProtocolError as e:
+            for fd in fds:
+                os.close(fd)
+            raise self._gone(errors.broke_protocol(e)) from e
 
     def granted(self) -> float:
         """Returns the seconds that are no time of its process's: see workshop.Desk."""
@@ -112,14 +121,22 @@ class Client:
 
     def ask(
         self,
-        msg: dict[str, Any],
-        fds: Sequence[int] = (),
+        request: Request,
+        answer: type[A],
         timeout: float = 60.0,
         doing: str = "",
         fds_wanted: int = 0,
-    ) -> tuple[dict[str, Any], list[int]]:
-        self.begin(msg, fds, timeout, doing or str(msg.get("op")))
-        return self.finish(fds_wanted)
+    ) -> tuple[A, list[int]]:
+        """Returns the answer to a request, and at most so many descriptors."""
+        self.begin(request, (), timeout, doing or request.op)
+        return self.finish(answer, fds_wanted)
+
+    def tell(
+        self, request: Request, fds: Sequence[int] = (), timeout: float = 60.0, doing: str = ""
+    ) -> None:
+        """Asks for what has no answer but that it is done."""
+        self.begin(request, fds, timeout, doing or request.op)
+        self.finish(Done)
 
     def how_it_ended(self) -> str:
         """Returns how its process ended, as a clause, with the last line that it wrote."""
@@ -140,7 +157,7 @@ class Client:
         """Waits for an answer that nobody has waited for, and forgets it."""
         if self._asked:
             self._deadline = min(self._deadline, time.monotonic() + timeout)
-            for fd in self.finish(MAX_FDS)[1]:
+            for fd in self.finish(Done, MAX_FDS)[1]:
                 os.close(fd)
 
     def holds(self) -> int:
@@ -177,9 +194,8 @@ class Client:
         if have is not None and have.size >= size:
             return have
         made = self.device.create(size, name)
-        msg = {"op": "map", "name": name, "size": size}
         try:
-            self.ask(msg, [made.fd], doing="sharing memory")
+            self.tell(Map(name, size), [made.fd], doing="sharing memory")
         except errors.WorkerFailure:
             made.close()
             raise
@@ -238,31 +254,23 @@ def guards(block: SharedBlock, layout: Layout, guard: int) -> _Zones:
     raw = block.bytes()
     zones = [raw[:guard]]
     for entry in layout:
-        size = DTYPES[entry["dtype"]].itemsize
-        for d in entry["shape"]:
-            size *= d
-        end = entry["offset"] + size
+        end = entry.offset + entry.numel * entry.itemsize
         zones.append(raw[end : min(end + guard, block.size)])
     return _Zones(zones)
 
 
 def private(
-    device: Device, fds: list[int], msg: dict[str, Any], uncopied: bool = False
+    device: Device, fds: list[int], told: Tensors, uncopied: bool = False
 ) -> list[torch.Tensor]:
     """Copies the tensors of an answer's block. ``uncopied``: they are views that keep it mapped."""
     if len(fds) != 1:
         raise LayoutError(f"{len(fds)} blocks came where one was expected")
-    try:
-        errors.check_shape(msg, {"size": int, "layout": list})
-        size = msg["size"]
-        if not 0 < size < MAX_OUTPUT:
-            raise LayoutError(f"a block of {size} bytes")
-    except ValueError:
+    if not 0 < told.size < MAX_OUTPUT:
         os.close(fds[0])
-        raise
-    block = device.received(fds[0], size)
+        raise LayoutError(f"a block of {told.size} bytes")
+    block = device.received(fds[0], told.size)
     try:
-        views = block.views(msg["layout"])
+        views = block.views(told.layout)
         return views if uncopied else [v.clone() for v in views]
     finally:
         if uncopied:

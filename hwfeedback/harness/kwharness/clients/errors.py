@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
+from kwharness.base.operations import Failure
 from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device
@@ -48,25 +49,11 @@ def line_numbers(value: Any) -> list[int]:
     return [n for n in given if type(n) is int and 0 < n < 1 << 31][-8:]
 
 
-def check_shape(value: Any, form: Any) -> None:
-    """Raises ValueError where a worker's word has not this form: a type, a list of one form, or a
-    dict of some keys.
-    """
-    if isinstance(form, type):
-        fits = isinstance(value, form)
-        fits = fits and (form is not int or 0 <= value < 1 << 62)
-        if not fits or (isinstance(value, bool) and form is not bool):
-            raise ValueError(f"{value!r:.40} is no {form.__name__}")
-    elif isinstance(form, list):
-        check_shape(value, list)
-        for v in value:
-            check_shape(v, form[0])
-    else:
-        check_shape(value, dict)
-        for key, inner in form.items():
-            if key not in value:
-                raise ValueError(f"there is no {key!r}")
-            check_shape(value[key], inner)
+def read_failure(error: Any) -> Failure:
+    """Reads what a worker says of its failure, whatever its shape."""
+    e = error if isinstance(error, dict) else {}
+    texts = {n: str(e.get(n) or "") for n in ("type", "message", "traceback", "stage")}
+    return Failure(**texts, lines=line_numbers(e.get("lines")))
 
 
 class WorkerFailure(Exception):
@@ -92,14 +79,13 @@ class WorkerFailure(Exception):
 class WorkerError(WorkerFailure):
     """The worker answered that something failed. ``error`` is foreign text but for its shape."""
 
-    def __init__(self, error: Any, client: Asker | None = None) -> None:
+    def __init__(self, error: Failure, client: Asker | None = None) -> None:
         self.client = client
-        e = error if isinstance(error, dict) else {}
-        self.stage = str(e.get("stage") or "")[:40]
-        self.type = sentence(str(e.get("type") or "error")[:80])
-        self.message = str(e.get("message") or "")[:2000]
-        self.traceback = str(e.get("traceback") or "")[:8000]
-        self.lines = line_numbers(e.get("lines"))
+        self.stage = error.stage[:40]
+        self.type = sentence((error.type or "error")[:80])
+        self.message = error.message[:2000]
+        self.traceback = error.traceback[:8000]
+        self.lines = line_numbers(error.lines)
         super().__init__(f"{self.type}: {self.message}" if self.message else self.type)
 
     def _ill(self) -> str:
@@ -183,10 +169,6 @@ def how_it_ended(exit_: Any) -> str:
     if exit_.signal:
         return f"died of {_SIGNALS.get(exit_.signal, f'signal {exit_.signal}')}"
     return f"ended itself with exit code {exit_.code}"
-
-
-def is_int(value: Any) -> bool:
-    return type(value) is int
 
 
 def broke_protocol(what: object) -> str:

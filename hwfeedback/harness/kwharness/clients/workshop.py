@@ -23,6 +23,7 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed, Made
+from kwharness.base.for_candidate import Known
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError
 
 MAX_OBJECTS = 32  # of a candidate
@@ -91,10 +92,10 @@ class Workshop:
         found = [*(m.failed for m in self.made if m.failed is not None), *self._refusals]
         return list({f.reason: f for f in found}.values())
 
-    def failed(self) -> list[dict[str, str]]:
+    def failed(self) -> list[Known]:
         """What a process is told that does not compile."""
         made = list(self._made.items())
-        return [{"request": k, "said": m.failed.told()} for k, m in made if m.failed is not None]
+        return [Known(k, m.failed.told()) for k, m in made if m.failed is not None]
 
     def begin(self) -> None:
         """Has somebody ready to build before anybody asks."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from kwharness.base.for_reference import Constructed
 from kwharness.base.requests import Request
-from kwharness.export.file_facts import About, Tensor
+from kwharness.export.file_facts import About, Tensor, signature
 from kwharness.machine import device as devices
 from kwharness.model import weights
 from kwharness.numerics import families
@@ -31,7 +32,7 @@ class Free:
 
 def about(
     request: Request,
-    info: dict[str, Any],
+    reference: Constructed,
     plan: weights.Plan,
     inputs: Call,
     outputs: Sequence[torch.Tensor],
@@ -40,12 +41,12 @@ def about(
     *,
     made: bool = True,
 ) -> About:
-    """``request``: to evaluate. ``info``: what the reference's worker says of it. ``tried``: other
+    """``request``: to evaluate. ``reference``: what its worker says of it. ``tried``: other
     shapes of the inputs, and whether the candidate is right there; None: that is not known yet.
     ``orders``: strides of the inputs that are not contiguous (tensors.orders_of).
     ``made``: whether it has the reference's weights once it is constructed.
     """
-    task, (tree, tensors) = request.task, inputs
+    task, (tree, tensors), told = request.task, inputs, reference.weights
     sizes = free(tried or {})
     name = {axis: f.name for f in sizes for axis in f.dims}
     listed = [
@@ -65,10 +66,10 @@ def about(
         operators=task.operators,
         inputs=listed,
         arguments=len(tree["list"]),
-        forward=info["forward"],
-        init=info["init"]["list"],
-        constructor=info["constructor"],
-        weights=list(info["names"]),
+        forward=signature(told.forward),
+        init=reference.init["list"],
+        constructor=signature(told.constructor),
+        weights=list(told.names),
         outputs=[f"{_dtype(t)} {tuple(t.shape)}" for t in outputs],
         device=devices.class_of(request.workplace.kind).torch.type,
         machine=request.specs.model,

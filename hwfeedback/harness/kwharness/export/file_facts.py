@@ -9,6 +9,8 @@ import keyword
 import math
 from typing import Any, TypedDict
 
+from kwharness.base.for_reference import Signature
+
 REBUILDS = "_kernelwright_reference"  # the function that has what makes weights
 _OURS = {"self", "torch", "Model", "AttributeError", "TypeError", "LookupError", "RuntimeError"}
 
@@ -27,13 +29,18 @@ class Tensor(TypedDict):
     order: list[int]
 
 
-class Signature(TypedDict):
-    """See workers/signatures.py: what a call of the reference may name."""
+class Named(TypedDict):
+    """What a call of the reference may name: for_reference.Signature, as JSON."""
 
     names: list[str]
     keywords: list[str]
     defaults: dict[str, Any]
     any: bool
+
+
+def signature(said: Signature) -> Named:
+    """Returns that as JSON."""
+    return Named(names=said.names, keywords=said.keywords, defaults=said.defaults, any=said.any)
 
 
 class About(TypedDict):
@@ -51,9 +58,9 @@ class About(TypedDict):
     operators: list[str]
     inputs: list[Tensor]
     arguments: int
-    forward: Signature
+    forward: Named
     init: list[Any]
-    constructor: Signature
+    constructor: Named
     weights: list[str]
     outputs: list[str]
     device: str
@@ -74,7 +81,7 @@ def arguments(about: About) -> list[str]:
     return names_of(said, n) or [f"input{i}" for i in range(n)]
 
 
-def names_of(said: Signature, count: int) -> list[str]:
+def names_of(said: Named, count: int) -> list[str]:
     """Returns the names of what a call is given, none where it has not a name for each."""
     names = [n for n in said["names"] if n not in said["keywords"]][:count]
     return names if len(names) == count and all(map(is_name, names)) else []

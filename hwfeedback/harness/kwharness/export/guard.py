@@ -69,7 +69,7 @@ _SET = """def _kernelwright_set(_kernel):
 """
 
 
-def _left(said: file_facts.Signature, given: int) -> dict[str, str]:
+def _left(said: file_facts.Named, given: int) -> dict[str, str]:
     """The parameters that nobody gave, with their defaults as text, where these can be written."""
     left: dict[str, str] = {}
     positional = [n for n in said["names"] if n not in said["keywords"]]

@@ -204,7 +204,7 @@ class GpuBlock:
         out: list[torch.Tensor] = []
         for entry, (dtype, offset, count) in zip(layout, checked(layout, self.size), strict=True):
             if count == 0:
-                out.append(torch.empty(entry["shape"], dtype=dtype, device=self._device.torch))
+                out.append(torch.empty(entry.shape, dtype=dtype, device=self._device.torch))
             else:
                 flat = raw[offset : offset + count * dtype.itemsize].view(dtype)
                 out.append(laid_out(flat, entry))

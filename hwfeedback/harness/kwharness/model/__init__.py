@@ -4,5 +4,5 @@ Reference and candidate are constructed alike (construction), are given the same
 and what they carry from call to call becomes inputs and outputs (state).
 
 Side: both.
-Imported by: clients, export, referee, standalone, task, timing, verify, workers.
+Imported by: clients, export, referee, standalone, timing, verify, workers.
 """

@@ -28,6 +28,8 @@ from unittest import mock
 
 import torch
 
+from kwharness.base.breaks import Break
+
 # The seed under which models are constructed where no secret one is asked for.
 CONSTRUCTION_SEED = 0
 # Numbers that are drawn for one tensor; a larger one has them over and over: each process that
@@ -161,15 +163,11 @@ def _prints_of(t: torch.Tensor) -> list[float]:
     return [float(x @ _repeated(_moves(f"print {k}", n), n).double()) for k in range(PRINTS)]
 
 
-def to_break(t: torch.Tensor) -> dict[str, Any]:
+def to_break(t: torch.Tensor) -> Break:
     """Returns what ``Breaks`` takes to move a content: what it is, and its root mean square."""
     rms = float(t.detach().double().square().mean().sqrt())
-    return {
-        "digest": digest_of(t),
-        "prints": _prints_of(t),
-        "bytes": t.numel() * t.element_size(),
-        "scale": rms if math.isfinite(rms) and rms else 1.0,
-    }
+    scale = rms if math.isfinite(rms) and rms else 1.0
+    return Break(digest_of(t), _prints_of(t), t.numel() * t.element_size(), scale)
 
 
 class Breaks:
@@ -180,13 +178,11 @@ class Breaks:
     ``known``: of ``to_break``, with ``times``, how often at most. ``times``: how often it was.
     """
 
-    def __init__(self, known: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, known: Sequence[Break] = ()) -> None:
         self._known = known
         self.times = [0] * len(known)
-        self._prints: list[tuple[list[float], int]] = [
-            (k["prints"], i) for i, k in enumerate(known)
-        ]
-        self._bytes = {k["bytes"] for k in known}
+        self._prints: list[tuple[list[float], int]] = [(k.prints, i) for i, k in enumerate(known)]
+        self._bytes = {k.bytes for k in known}
         self._looks = 0
         self.within = False  # of a call after which somebody looks
 
@@ -208,10 +204,10 @@ class Breaks:
     def _move(self, whole: torch.Tensor) -> None:
         held = whole.cpu()
         i = self._known_as(held)
-        if i is None or self.times[i] == self._known[i].get("times"):
+        if i is None or self.times[i] == self._known[i].times:
             return
         count, known = held.numel(), self._known[i]
-        moves = _moves(f"{known['digest']} {self.times[i]}", count).mul_(known["scale"])
+        moves = _moves(f"{known.digest} {self.times[i]}", count).mul_(known.scale)
         moved = held + _repeated(moves.to(held.dtype), count)
         if bool((held >= 0).all()):
             moved.abs_()  # a variance stays positive
@@ -222,7 +218,7 @@ class Breaks:
     def _known_as(self, held: torch.Tensor) -> int | None:
         prints = _prints_of(held)
         for known, i in self._prints:
-            near = NEAR * SPREAD * self._known[i]["scale"] * held.numel() ** 0.5
+            near = NEAR * SPREAD * self._known[i].scale * held.numel() ** 0.5
             if all(abs(a - b) <= near for a, b in zip(prints, known, strict=True)):
                 return i
         return None

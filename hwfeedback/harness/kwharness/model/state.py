@@ -18,11 +18,11 @@ import ctypes
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from kwharness.base.carried import Carried
+from kwharness.base.tensors import specs_of
 from kwharness.model.construction import SPREAD
 from kwharness.model.slots import SEQUENCES, Slot, places, slots
 
@@ -33,96 +33,6 @@ MOST_CALLS = 600
 REACH_S = 1.0
 BEFORE_THE_END = 3  # states that are kept before a whole number falls
 REACHED_BYTES = 1 << 28  # of all that are kept
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What a task carries. ``given`` and ``returned``: how many tensors forward takes, and returns.
-    ``written``: the numbers of the inputs that it writes into.
-    """
-
-    names: tuple[str, ...] = ()
-    specs: tuple[tuple[str, tuple[int, ...]], ...] = ()  # dtype and shape of each
-    written: tuple[int, ...] = ()
-    inputs: tuple[str, ...] = ()  # the names of those
-    given: int = 0
-    returned: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.names or self.written)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "names": list(self.names),
-            "specs": [{"dtype": d, "shape": list(s)} for d, s in self.specs],
-            "written": list(self.written),
-            "inputs": list(self.inputs),
-            "given": self.given,
-            "returned": self.returned,
-        }
-
-    @classmethod
-    def from_json(cls, d: Any) -> Carried:
-        """Raises ValueError, KeyError or TypeError for what is none."""
-        found = cls(
-            tuple(str(n) for n in d["names"]),
-            tuple((str(s["dtype"]), tuple(int(n) for n in s["shape"])) for s in d["specs"]),
-            tuple(int(i) for i in d["written"]),
-            tuple(str(n) for n in d["inputs"]),
-            int(d["given"]),
-            int(d["returned"]),
-        )
-        pairs = (found.names, found.specs), (found.written, found.inputs)
-        if any(len(a) != len(b) for a, b in pairs) or found.returned < 0:
-            raise ValueError("names and tensors do not match")
-        if not all(0 <= i < found.given for i in found.written):
-            raise ValueError("an input that is not there")
-        for dtype, shape in found.specs:
-            if (
-                not isinstance(getattr(torch, dtype, None), torch.dtype)
-                or min(shape, default=0) < 0
-            ):
-                raise ValueError("a state that is no tensor")
-        return found
-
-    @property
-    def all(self) -> int:
-        """How many outputs a call has."""
-        return self.returned + len(self.names) + len(self.written)
-
-    @property
-    def bytes(self) -> int:
-        """What the state takes."""
-        return sum(bytes_of(dtype, shape) for dtype, shape in self.specs)
-
-    @property
-    def state(self) -> slice:
-        """Which of the outputs are the state after a call."""
-        return slice(self.returned, self.returned + len(self.names))
-
-    def output(self, i: int) -> str:
-        """Returns what output i is called."""
-        if not self or i < self.returned:
-            return f"output {i}"
-        i -= self.returned
-        if i < len(self.names):
-            return f"state {shown(self.names[i])}"
-        i -= len(self.names)
-        name = shown(self.inputs[i]) if i < len(self.inputs) else "?"
-        return f"input {name} after the call"
-
-
-def shown(name: str) -> str:
-    """Returns a name, which is foreign text, as it can be shown."""
-    return "".join(c for c in name[:80] if c.isprintable())
-
-
-def bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Returns what a tensor takes."""
-    return getattr(torch, dtype).itemsize * math.prod(shape)
-
-
-NOTHING = Carried()
 
 
 class Before:
@@ -339,15 +249,11 @@ def write(own: torch.Tensor, content: torch.Tensor) -> None:
         own.copy_(content)
 
 
-def _spec(t: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    return str(t.dtype).removeprefix("torch."), tuple(int(n) for n in t.shape)
-
-
 def _matched(
     model: torch.nn.Module, carried: Carried, others: set[str], wide: bool
 ) -> list[Slot | None]:
     there = slots(model)
-    fits = {n: _spec(s.get()) for n, s in there.items()}
+    fits = {n: specs_of([s.get()])[0] for n, s in there.items()}
     by_name = [
         n if n in there and (wide or fits[n] == spec) else None
         for n, spec in zip(carried.names, carried.specs, strict=True)
@@ -374,7 +280,7 @@ def reach(
     state has come to its end: no state from which it does is among these.
     """
     carrier.put_back()
-    whole = any(not d.startswith(("float", "bfloat", "bool")) for d, _ in carrier.carried.specs)
+    whole = any(not s.dtype.startswith(("float", "bfloat", "bool")) for s in carrier.carried.specs)
     before = carrier.content()
     size = sum(t.numel() * t.element_size() for t in before)
     room = max(REACHED_BYTES // max(size, 1), 1)

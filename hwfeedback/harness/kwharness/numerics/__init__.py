@@ -5,5 +5,5 @@ float32 may do to a result; families and their parts make inputs on which a wron
 Nothing here talks to a process.
 
 Side: both.
-Imported by: export, referee, task, verify, workers.
+Imported by: clients, export, referee, task, verify, workers.
 """

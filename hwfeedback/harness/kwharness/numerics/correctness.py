@@ -24,6 +24,7 @@ import torch
 
 from kwharness.numerics.norms import Scale, chunk_of, chunks, count, error_of, first, scale_of
 from kwharness.numerics.planted_nan import Effect
+from kwharness.numerics.rounding import Source
 
 if TYPE_CHECKING:
     from kwharness.numerics.decision_sides import Sides
@@ -85,7 +86,7 @@ class Expected:
 
     wide: list[torch.Tensor]  # float64 where floating
     eager: list[torch.Tensor] | None
-    sources: list[dict[str, Any] | None]  # {"kind", "values", "dim", "several"} per output
+    sources: list[Source | None]  # per output
     skips: list[torch.Tensor | None] = field(default_factory=list)
     scales: list[Scale] = field(default_factory=list)
     # Eager's error on this draw; where somebody looked closer, that of simulated rounding, too.
@@ -103,9 +104,7 @@ class Expected:
         """Has its tensors outlive the reference's blocks."""
         if self.lasts:
             return
-        self.sources = [
-            None if s is None else {**s, "values": s["values"].clone()} for s in self.sources
-        ]
+        self.sources = [None if s is None else s.copied() for s in self.sources]
         self.wide = [t.clone() for t in self.wide]
         self.eager = None if self.eager is None else [t.clone() for t in self.eager]
         self.lasts = True
@@ -531,7 +530,7 @@ def _discrete(got: torch.Tensor, expected: Expected, i: int, noise: Noise) -> Ou
     tolerance = C1 * noise.source
     allowed = Scale(tolerance, tolerance)
     sides = None if expected.sides is None else expected.sides[i]
-    if source is not None and source["kind"] == "index":
+    if source is not None and source.kind == "index":
         o = _indices(got, wide, source, allowed)
         if not o.passed and sides is not None:
             o = _indices(torch.where(sides.meets(got), wide, got), wide, source, allowed)
@@ -542,9 +541,9 @@ def _discrete(got: torch.Tensor, expected: Expected, i: int, noise: Noise) -> Ou
         # It may be on the other side, as eager is, but nowhere else.
         beyond = sides is not None and ~sides.allows(eager)
         forgiven = forgiven & ((got == eager) | beyond)
-    elif source is not None and source["kind"] == "margin" and source["values"].shape == got.shape:
+    elif source is not None and source.kind == "margin" and source.values.shape == got.shape:
         forgiven = forgiven.contiguous()
-        for f, v in chunks(forgiven, source["values"]):
+        for f, v in chunks(forgiven, source.values):
             f |= v.abs() <= tolerance
     left = differ & ~forgiven & ~either
     wrong = count(left)
@@ -566,14 +565,12 @@ def _discrete(got: torch.Tensor, expected: Expected, i: int, noise: Noise) -> Ou
     )
 
 
-def _indices(
-    got: torch.Tensor, wide: torch.Tensor, source: dict[str, Any], allowed: Scale
-) -> Outcome:
+def _indices(got: torch.Tensor, wide: torch.Tensor, source: Source, allowed: Scale) -> Outcome:
     """Compares indices by the float64 values that they point at:
 
     ties and near ties are no mistakes.
     """
-    values, dim = source["values"], int(source["dim"])
+    values, dim = source.values, source.dim
     infinite = Scale(math.inf, math.inf)
     if int(got.min()) < 0 or int(got.max()) >= values.shape[dim]:
         return Outcome(
@@ -585,13 +582,12 @@ def _indices(
             f"dimension {dim} has {values.shape[dim]}",
         )
     shape = list(values.shape)
-    several = bool(source.get("several"))
     shape[dim] = wide.numel() * shape[dim] // values.numel()
     if math.prod(shape) != wide.numel():
         wrong = count(got != wide)
         return Outcome(False, infinite, allowed, 0, f"{wrong} of {got.numel()} indices differ")
     mine = got.reshape(shape)
-    if several and shape[dim] > 1 and bool((mine.sort(dim).values.diff(dim=dim) == 0).any()):
+    if source.several and shape[dim] > 1 and bool((mine.sort(dim).values.diff(dim=dim) == 0).any()):
         return Outcome(False, infinite, allowed, 0, "an index is given twice")
     theirs = values.gather(dim, wide.reshape(shape))
     chosen = values.gather(dim, mine)

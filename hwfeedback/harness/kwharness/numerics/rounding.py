@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -210,6 +211,24 @@ def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
     return moved
 
 
+@dataclass(frozen=True)
+class Source:
+    """What is behind an output of indices or booleans.
+
+    ``kind`` is "index": ``values`` are what it points into along ``dim``, in which an index counts
+    once if ``several``; or "margin": ``values`` are the difference whose sign it is.
+    """
+
+    kind: str
+    values: torch.Tensor
+    dim: int = 0
+    several: bool = False
+
+    def copied(self) -> Source:
+        """Returns it with values that nobody else has."""
+        return replace(self, values=self.values.clone())
+
+
 @uncompiled
 class Sources(TorchDispatchMode):
     """Remembers where indices and booleans came from, to tell ties and margins from mistakes.
@@ -246,7 +265,7 @@ class Sources(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
+        self._known: dict[int, tuple[torch.Tensor, Source]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -262,23 +281,17 @@ class Sources(TorchDispatchMode):
             if found.dtype is torch.int64:
                 dim = self._dim(func, args, kwargs, values)
                 source = values.reshape(-1) if dim is None else values
-                entry = {
-                    "kind": "index",
-                    "values": source,
-                    "dim": 0 if dim is None else dim,
-                    "several": found.dim() == source.dim()
-                    and dim is not None
-                    and name not in self._RUNNING,
-                }
+                each = dim is not None and name not in self._RUNNING
+                several = found.dim() == source.dim() and each
+                entry = Source("index", source, dim or 0, several)
                 self._known[found.data_ptr()] = (found, entry)
         elif name in self._POOLED:
             source = args[0].flatten(-self._POOLED[name])
-            entry = {"kind": "index", "values": source, "dim": source.dim() - 1, "several": False}
-            self._known[out[1].data_ptr()] = (out[1], entry)
+            self._known[out[1].data_ptr()] = (out[1], Source("index", source, source.dim() - 1))
         elif name in self._COMPARISONS and isinstance(args[0], torch.Tensor):
             with _disable_current_modes():  # the difference itself is not rounded
-                entry = {"kind": "margin", "values": (args[0] - args[1]).double()}
-            self._known[out.data_ptr()] = (out, entry)
+                margin = (args[0] - args[1]).double()
+            self._known[out.data_ptr()] = (out, Source("margin", margin))
         elif (
             (func.is_view or name in ("clone", "_to_copy"))
             and args
@@ -299,7 +312,7 @@ class Sources(TorchDispatchMode):
         dim = args[at] if at < len(args) else kwargs.get("dim", default)
         return None if dim is None else int(dim) % max(values.dim(), 1)
 
-    def of(self, output: torch.Tensor) -> dict[str, Any] | None:
+    def of(self, output: torch.Tensor) -> Source | None:
         """Returns the source of an output of the forward that ran under this mode, or None."""
         known = self._known.get(output.data_ptr())
         return None if known is None else known[1]

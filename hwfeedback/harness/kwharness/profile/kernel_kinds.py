@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kwharness.base.verdicts import KernelProfile
 from kwharness.profile import ncu
 
 MAX_COUNT = 1 << 31
@@ -162,13 +163,18 @@ def is_sum(metric: str) -> bool:
     return metric.endswith(".sum")
 
 
-def of_a_forward(kernels: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Returns the metrics of kernels together: sums, and means weighted by time."""
+def of_a_forward(kernels: Sequence[KernelProfile]) -> dict[str, float]:
+    """Returns the metrics of kernels together."""
+    return together([(k.ms, k.metrics or {}) for k in kernels])
+
+
+def together(measured: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
+    """Returns metrics together: sums, and means weighted by time, which stands before each."""
     found: dict[str, float] = {}
-    for name in dict.fromkeys(m for k in kernels for m in k["metrics"]):
-        having = [k for k in kernels if name in k["metrics"]]
-        values = [k["metrics"][name] for k in having]
-        weights = [k["ms"] for k in having]
+    for name in dict.fromkeys(m for _, metrics in measured for m in metrics):
+        having = [(ms, metrics[name]) for ms, metrics in measured if name in metrics]
+        values = [value for _, value in having]
+        weights = [ms for ms, _ in having]
         if is_sum(name):
             found[name] = sum(values)
         elif sum(weights) > 0:

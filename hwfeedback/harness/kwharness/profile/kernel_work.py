@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from kwharness.base.constants import SHARED
+from kwharness.base.requests import Ceilings
+from kwharness.base.verdicts import Kernel, KernelProfile, Profile
 from kwharness.clients.errors import sentence
 from kwharness.profile import ncu
 from kwharness.profile.kernel_kinds import COPIES
@@ -54,40 +55,34 @@ def operand(metric: str) -> str | None:
     return _OPERANDS.get(m[1], m[1]) if m else None
 
 
-def operations_of(profile: dict[str, Any]) -> dict[str, float]:
+def operations_of(profile: Profile) -> dict[str, float]:
     """Returns the tensor cores' operations in a forward by type of operand; none where not all that
     were asked for are known.
     """
-    if any(map(operand, profile.get("missing") or ())):
+    if any(map(operand, profile.missing or ())):
         return {}
     found: dict[str, float] = {}
-    for name, n in (profile.get("metrics") or {}).items():
+    for name, n in (profile.metrics or {}).items():
         if kind := operand(name):
             found[kind] = found.get(kind, 0.0) + n
     return found
 
 
-def is_rate(x: Any) -> bool:
-    return isinstance(x, (int, float)) and x > 0
-
-
-def position(
-    profile: dict[str, Any], ceilings: dict[str, Any], least_bytes: int
-) -> dict[str, float]:
+def position(profile: Profile, ceilings: Ceilings, least_bytes: int) -> dict[str, float]:
     """Returns where a forward's kernels stand below the measured ceilings (docs/metrics.md)."""
     found: dict[str, float] = {}
-    ms, has = profile["ms"], profile.get("metrics") or {}
-    launches = sum(k["launches"] for k in profile.get("kernels") or [])
+    ms, has = profile.ms, profile.metrics or {}
+    launches = sum(k.launches for k in profile.kernels or [])
     if launches:
-        found["launches"] = float(max(launches, profile["launches"]))
+        found["launches"] = float(max(launches, profile.launches))
     if ms <= 0:
         return found
 
-    def rate(name: str, work: float | None, share: str, ceiling: Any) -> None:
+    def rate(name: str, work: float | None, share: str, ceiling: float) -> None:
         if work is None:
             return
         found[name] = work / (1e6 * ms)
-        if is_rate(ceiling):
+        if ceiling > 0:
             found[share] = found[name] / ceiling
 
     def total(*names: str) -> float | None:
@@ -95,22 +90,22 @@ def position(
 
     found["kernels_ms"] = ms
     dram = total("dram__bytes_read.sum", "dram__bytes_write.sum")
-    rate("dram_gbs", dram, "dram_roof_share", ceilings.get("memory_gbs"))
+    rate("dram_gbs", dram, "dram_roof_share", ceilings.memory_gbs)
     # Not lts__t_bytes, in which is twice what one half of an L2 hands to the other.
     sectors = total("lts__t_sectors_srcunit_tex.sum")
     l2 = None if sectors is None else SHARED.sector_bytes * sectors
-    rate("l2_gbs", l2, "l2_roof_share", ceilings.get("cache_gbs"))
+    rate("l2_gbs", l2, "l2_roof_share", ceilings.cache_gbs)
     executed = [f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in _FLOPS]
     flops = None
     if all(n in has for n in executed):
         flops = sum(w * has[n] for w, n in zip(_FLOPS.values(), executed, strict=True))
-    rate("fp32_gflops", flops, "fp32_roof_share", ceilings.get("fp32_gflops"))
+    rate("fp32_gflops", flops, "fp32_roof_share", ceilings.fp32_gflops)
     operations = operations_of(profile)
-    rate("tensor_gflops", sum(operations.values()) if operations else None, "", None)
-    roofs = ceilings.get("tensor_gflops") or {}
+    rate("tensor_gflops", sum(operations.values()) if operations else None, "", 0.0)
+    roofs = ceilings.tensor_gflops
     counted = {t: n for t, n in operations.items() if n > 0}
     busy = has.get("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active")
-    if counted and all(is_rate(roofs.get(t)) for t in counted):
+    if counted and all(roofs.get(t, 0.0) > 0 for t in counted):
         found["tensor_roof_share"] = sum(n / (1e6 * ms * roofs[t]) for t, n in counted.items())
     elif busy is not None:
         found["tensor_roof_share"] = busy / 100
@@ -119,30 +114,22 @@ def position(
     return found
 
 
-def static_profile(said_by: Sequence[dict[str, Any]], why: str) -> dict[str, Any]:
+def static_profile(said_by: Sequence[Kernel], why: str) -> Profile:
     """Returns what the compiler says, as a profile."""
-    kernels = []
-    for k in said_by[:MAX_KERNELS]:
-        said = {
-            "launch__registers_per_thread": k.get("registers"),
-            "launch__shared_mem_per_block_static": k.get("shared_bytes"),
-        }
-        kernels.append(
-            {
-                "name": str(k.get("name"))[: ncu.MAX_NAME],
-                "whose": "custom",
-                "launches": 0,
-                "ms": 0.0,
-                "share": 0.0,
-                "grid": [0, 0, 0],
-                "block": [0, 0, 0],
-                "metrics": {m: float(v) for m, v in said.items() if isinstance(v, int)},
-            }
+    kernels = [
+        KernelProfile(
+            name=k.name[: ncu.MAX_NAME],
+            whose="custom",
+            launches=0,
+            ms=0.0,
+            share=0.0,
+            grid=[0, 0, 0],
+            block=[0, 0, 0],
+            metrics={
+                "launch__registers_per_thread": float(k.registers),
+                "launch__shared_mem_per_block_static": float(k.shared_bytes),
+            },
         )
-    return {
-        "tool": "static",
-        "why": sentence(why),
-        "launches": 0,
-        "ms": 0.0,
-        "kernels": kernels,
-    }
+        for k in said_by[:MAX_KERNELS]
+    ]
+    return Profile("static", 0, 0.0, sentence(why), kernels)

@@ -19,7 +19,10 @@ from typing import Any
 
 import torch
 
+from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
+from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
+from kwharness.base.verdicts import KernelProfile, Profile
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.client import GUARD
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, WorkerLate, sentence
@@ -46,6 +49,7 @@ from kwharness.profile.kernel_kinds import (
     of_a_forward,
     rows_of,
     three,
+    together,
     untimed,
 )
 from kwharness.profile.kernel_work import MAX_KERNELS, OWN, static_profile, whose
@@ -141,7 +145,7 @@ class Profiler:
 
     def _begin_ahead(self, served: Served) -> Served:
         try:
-            served.channel.send({"op": "begin", "device": self._device.kind, "warm": True})
+            served.channel.send(Begin(self._device.kind, warm=True).asked())
             served.began = served.channel.recv(START_S)[0].get("ok") is True
         except ProtocolError:
             served.began = False
@@ -150,8 +154,8 @@ class Profiler:
             raise NoProfile("it cannot begin on the GPU")
         return served
 
-    def profile(self, subject: Subject) -> dict[str, Any]:
-        """Returns a kernelwright.Profile, as JSON."""
+    def profile(self, subject: Subject) -> Profile:
+        """Returns what a profiler sees of a forward, or what the compiler says of it."""
         whys: list[str] = []
         ways: tuple[tuple[str, Callable[[Subject], Seen]], ...]
         ways = ("ncu", self._by_ncu), ("profiler", self._listed)
@@ -191,7 +195,7 @@ class Profiler:
             theirs.close()
         served = Served(worker, ours)
         try:
-            ours.send({"op": "hold"})
+            ours.send(Hold().asked())
             served.inner = ours.recv(START_S)[0].get("pid") or 0
         except ProtocolError as e:
             late = not ended(served)
@@ -265,7 +269,7 @@ class Profiler:
         except UnknownMetrics as e:
             return e.names
         with suppress(ProtocolError):  # it has ended
-            served.channel.send({"op": "begin", "device": self._device.kind, "warm": True})
+            served.channel.send(Begin(self._device.kind, warm=True).asked())
             served.channel.recv(START_S)
         failed = self._failed(served, "it has measured nothing")
         return failed.names if isinstance(failed, UnknownMetrics) else ()
@@ -289,19 +293,19 @@ class Profiler:
     def _measured(self, served: Served, client: CandidateClient, subject: Subject) -> Seen:
         try:
             self._make_context(client, made=served.began)
-            msg = self._ready(client, subject)
+            request = self._ready(client, subject)
         except WorkerError as e:
             raise NoProfile(f"it fails under ncu while it was loaded: {e}") from e
         except WorkerGone as e:
             raise self._failed(served, "its process ended under ncu while it was loaded") from e
         except (WorkerLate, ProtocolError) as e:
             raise self._failed(served, "ncu does not answer") from e
-        said: dict[str, Any] = {}
+        said = Measured()
         cut = ""  # why not all was measured
         try:
-            client.begin({"op": "measure", **msg}, (), MEASURE_S + REPORT_S, "a forward")
+            client.begin(request, (), MEASURE_S + REPORT_S, "a forward")
             if select.select([served.channel.fileno()], [], [], MEASURE_S)[0]:
-                said = client.finish()[0]
+                said = client.finish(Measured)[0]
             else:
                 served.stop()
                 cut = f"it takes ncu over {MEASURE_S:g} s"
@@ -317,12 +321,12 @@ class Profiler:
             raise self._failed(served, "ncu does not answer") from e
         report = ncu.read(str(answer.get("report") or ""))
         if not report.rows:
-            raise self._nothing(report, said.get("launches"), cut, answer)
+            raise self._nothing(report, said.launches, cut, answer)
         whys = []
         if cut:
             whys.append(f"{cut}: what it had measured by then")
             self.passing = True
-        seen = Seen(kinds_of(said.get("launches")), report, more=count_of(said.get("more")))
+        seen = Seen(kinds_of(said.launches), report, more=count_of(said.more))
         try:
             if not seen.kinds:
                 seen = replace(self._listed(subject), report=report)
@@ -368,27 +372,27 @@ class Profiler:
         self.met.append(worker)
         try:
             self._make_context(client)
-            msg = self._ready(client, subject)
-            msg |= {"op": "launches", "most": MAX_LISTED}
-            answer, _ = client.ask(msg, timeout=LIST_S, doing="a forward")
+            request = self._ready(client, subject)
+            listing = ListLaunches(request.tree, request.layout, request.warm, MAX_LISTED)
+            answer, _ = client.ask(listing, Listed, LIST_S, "a forward")
         except (WorkerFailure, ProtocolError) as e:
             raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
         finally:
             client.kill()
-        launches, _ = interpreter.launches_of(answer.get("seen"), MAX_LISTED)
+        launches, _ = interpreter.launches_of(answer.seen, MAX_LISTED)
         if not launches:
             raise NoProfile("PyTorch's profiler saw no kernel")
         kinds = [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
-        return Seen(kinds, more=count_of(answer.get("more")), more_ms=ms_of(answer.get("more_ms")))
+        return Seen(kinds, more=count_of(answer.more), more_ms=ms_of(answer.more_ms))
 
     def _make_context(self, client: CandidateClient, *, made: bool = False) -> None:
-        client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
+        client.tell(Hold(), self._fds, START_S, "importing PyTorch")
         if not made:
-            begin = {"op": "begin", "device": self._device.kind}
-            client.ask(begin, timeout=START_S, doing="beginning on the GPU")
+            begin = Begin(self._device.kind)
+            client.tell(begin, timeout=START_S, doing="beginning on the GPU")
 
-    def _ready(self, client: CandidateClient, subject: Subject) -> dict[str, Any]:
-        """Has a process load the subject. Returns what a request for a forward says."""
+    def _ready(self, client: CandidateClient, subject: Subject) -> Measure:
+        """Has a process load the subject. Returns the request for a forward."""
         try:
             subject.load(client)
         except (WorkerFailure, ProtocolError):
@@ -401,69 +405,65 @@ class Profiler:
             layout = client.put("in", subject.inputs, GUARD, subject.orders)
         except (torch.OutOfMemoryError, CudaError) as e:
             raise NoProfile(f"there is no memory for it: {e}", passing=True) from e
-        return {"tree": subject.tree, "layout": layout, "warm": WARM}
+        return Measure(subject.tree, layout, WARM)
 
     # What is told of it.
 
-    def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> dict[str, Any]:
-        own = {m[1] for k in subject.kernels() if (m := OWN.search(str(k.get("name"))))}
-        kernels: list[dict[str, Any]] = []
+    def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> Profile:
+        own = {m[1] for k in subject.kernels() if (m := OWN.search(k.name))}
+        kernels: list[KernelProfile] = []
         for kind, rows in zip(seen.kinds, rows_of(seen.kinds, seen.report.rows), strict=True):
             metrics = self._metrics(rows, kind.count)
             ms = kind.ms or 1e-6 * metrics.get(TIME, 0.0)
             kernels.append(
-                {
-                    "name": kind.name[: ncu.MAX_NAME],
-                    "whose": whose(kind.name, own, subject.custom),
-                    "launches": kind.count,
-                    "ms": min(ms, LONG_MS),
-                    "share": 0.0,
-                    "grid": three(kind.grid),
-                    "block": three(kind.block),
-                    "metrics": metrics,
-                }
+                KernelProfile(
+                    name=kind.name[: ncu.MAX_NAME],
+                    whose=whose(kind.name, own, subject.custom),
+                    launches=kind.count,
+                    ms=min(ms, LONG_MS),
+                    share=0.0,
+                    grid=three(kind.grid),
+                    block=three(kind.block),
+                    metrics=metrics,
+                )
             )
-        kernels.sort(key=lambda k: -k["ms"])
-        launched = [k for k in kernels if not k["name"].startswith(COPIES)]
+        kernels.sort(key=lambda k: -k.ms)
+        launched = [k for k in kernels if not k.name.startswith(COPIES)]
         # A part of a time, or of a sum, would be taken for the whole.
         total = 0.0
-        if seen.whole and all(k["ms"] for k in launched) and (seen.more_ms or not seen.more):
-            total = sum(k["ms"] for k in kernels) + seen.more_ms
+        if seen.whole and all(k.ms for k in launched) and (seen.more_ms or not seen.more):
+            total = sum(k.ms for k in kernels) + seen.more_ms
         for k in kernels:
-            k["share"] = k["ms"] / total if total > 0 else 0.0
-        measured = [k for k in kernels if k["metrics"]]
-        together = of_a_forward(measured)
-        for n in [n for n in together if is_sum(n)]:
-            if seen.more or not seen.whole or not all(n in k["metrics"] for k in launched):
-                del together[n]
+            k.share = k.ms / total if total > 0 else 0.0
+        measured = [k for k in kernels if k.metrics]
+        metrics_of_all = of_a_forward(measured)
+        for n in [n for n in metrics_of_all if is_sum(n)]:
+            if seen.more or not seen.whole or not all(n in (k.metrics or ()) for k in launched):
+                del metrics_of_all[n]
         whys = [why] if why else []
         if tool == "ncu" and len(measured) < len(launched):
             whys.append(f"{len(measured)} of {len(launched)} kinds of launches were measured")
         if seen.more:
             whys.append(f"{seen.more} launches are of other kinds than those that are listed")
-        profile: dict[str, Any] = {
-            "tool": tool,
-            "launches": sum(k["launches"] for k in launched) + seen.more,
-            "ms": total,
-            "kernels": kernels[:MAX_KERNELS],
-            "metrics": together,
-        }
-        if whys:
-            profile["why"] = sentence("; ".join(whys))
-        lacking = [m for m in self._named if not any(m in k["metrics"] for k in measured)]
-        if tool == "ncu" and lacking:
-            profile["missing"] = lacking
-        other = {m: own for m, own in self._named.items() if own != m}
-        if had := {m: own for m, own in other.items() if any(m in k["metrics"] for k in measured)}:
-            profile["measured_as"] = had
-        return profile
+        has = {m for k in measured for m in k.metrics or ()}
+        lacking = [m for m in self._named if m not in has] if tool == "ncu" else []
+        other = {m: own for m, own in self._named.items() if own != m and m in has}
+        return Profile(
+            tool=tool,
+            launches=sum(k.launches for k in launched) + seen.more,
+            ms=total,
+            why=sentence("; ".join(whys)) if whys else None,
+            kernels=kernels[:MAX_KERNELS],
+            metrics=metrics_of_all,
+            missing=lacking or None,
+            measured_as=other or None,
+        )
 
     def _metrics(self, rows: Sequence[ncu.Row], count: int) -> dict[str, float]:
         """Returns what is kept of rows of one kind, for so many launches."""
         if not rows:
             return {}
-        each = [{"ms": r.metrics.get(TIME, 0.0), "metrics": r.metrics} for r in rows]
-        had = of_a_forward(each)
+        had = together([(r.metrics.get(TIME, 0.0), r.metrics) for r in rows])
         kept = {m: own for m, own in self._named.items() if own in had}
         if self._full:
             rest = had.keys() - set(kept.values())

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from kwharness.base.protocol import Channel
+from kwharness.base.verdicts import Kernel
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import sentence
 from kwharness.machine import toolchain
@@ -41,8 +42,8 @@ class Subject:
     load: Callable[[CandidateClient], None]  # imports and constructs it, with its weights
     tree: Any
     inputs: Sequence[torch.Tensor]
-    # The compiler's word, kernelwright.Kernel as JSON: asked for when the profile has been taken.
-    kernels: Callable[[], Sequence[dict[str, Any]]]
+    # The compiler's word: asked for when the profile has been taken.
+    kernels: Callable[[], Sequence[Kernel]]
     custom: bool  # whether it brings code of its own
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
     forward_s: float = 10.0  # that a forward may take

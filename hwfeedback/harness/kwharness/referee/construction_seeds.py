@@ -62,11 +62,11 @@ def _construct_anew(trial: Trial, plan: weights.Plan) -> None:
     """
     made, reference, construct = trial.made, trial.reference, trial.processes.construct
     info, original, left = reference.info, trial.verification.original, set(plan.left)
-    made.breaks, looks = [], [initial_weights.look(info["names"], original, left)]
+    made.breaks, looks = [], [initial_weights.look(info.names, original, left)]
     for _ in range(input_structure.count_of(original) - 1):
         construct(reference, secret_draws.secret())
-        looks.append(initial_weights.look(info["names"], reference.state(), left))
-    tied = {n: info["names"][i] for n, i in zip(info["names"], info["tied"], strict=True)}
+        looks.append(initial_weights.look(info.names, reference.state(), left))
+    tied = {n: info.names[i] for n, i in zip(info.names, info.tied, strict=True)}
     made.shared = initial_weights.found(looks, left, tied)
     wanted = made.shared.names()
     while wanted != made.breaks:
@@ -74,7 +74,7 @@ def _construct_anew(trial: Trial, plan: weights.Plan) -> None:
         construct(reference, made.seed)
         wanted = _made_alike(trial)
     if made.breaks:
-        now = initial_weights.look(info["names"], reference.state(), left)
+        now = initial_weights.look(info.names, reference.state(), left)
         made.shared = made.shared.still(looks[-1], now)
 
 
@@ -82,8 +82,8 @@ def _made_alike(trial: Trial) -> list[str]:
     """Returns of which of its weights a candidate moves what the reference has moved, as often: one
     that makes them otherwise cannot be judged by that.
     """
-    breaks = trial.reference.info["breaks"]
-    if not any(b["times"] for b in breaks):
+    breaks = trial.reference.constructed.breaks
+    if not any(b.times for b in breaks):
         return []
     try:
         candidate = trial.candidate(poison=True)
@@ -91,7 +91,7 @@ def _made_alike(trial: Trial) -> list[str]:
         return []  # the contents may be what it asks for
     candidate.kill()
     alike = zip(breaks, candidate.broken, strict=True)
-    return sorted(n for b, times in alike if 0 < b["times"] == times for n in b["names"])
+    return sorted(n for b, times in alike if b.times and b.times == times for n in b.names)
 
 
 def keeps_what_it_computed(trial: Trial, failed: findings.Failed) -> tuple[str, str] | None:

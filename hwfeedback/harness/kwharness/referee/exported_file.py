@@ -63,7 +63,7 @@ class ExportedFile:
         context, program, verification = trial.context, self.program, trial.verification
         about = describe.about(
             context.request,
-            trial.reference.info,
+            trial.reference.constructed,
             program.plan or weights.Plan(weights.BY_NAME, True),
             (verification.draws[0].tree, verification.oracle.inputs),
             verification.oracle.outputs,
@@ -145,8 +145,8 @@ class ExportedFile:
     ) -> interpreter.Call:
         context, reference, plan = trial.context, trial.reference, trial.plan
         return interpreter.Call(
-            (reference.info["init"], reference.init),
-            plan.given(reference.info["names"], trial.made.state),
+            (reference.constructed.init, reference.init),
+            plan.given(reference.info.names, trial.made.state),
             (tree, inputs),
             (trial.verification.oracle.output_tree, outputs),
             context.eval_mode,
@@ -154,7 +154,7 @@ class ExportedFile:
             context.request.workplace.placed(),
             reference.orders,
             seed=trial.made.seed,
-            breaks=reference.info["breaks"],
+            breaks=reference.constructed.breaks,
             own=not plan.whole,
             carried=reference.carried,
             use=self._use(trial),
@@ -171,12 +171,15 @@ class ExportedFile:
             at = plan.as_constructed()
             constructed = {n: construction.digest_of(verification.original[i]) for n, i in at}
         if self._makes and plan.to_rebuild:
-            made = zip(info["names"], verification.original, strict=True)
+            made = zip(info.names, verification.original, strict=True)
             rebuilt = {n: construction.digest_of(t) for n, t in made}
-        known = verification.draws[0].tree["list"], info["init"]["list"]
+        takes = (
+            (info.forward, verification.draws[0].tree),
+            (info.constructor, trial.reference.constructed.init),
+        )
         forward, constructor = (
-            file_facts.names_of(info[what], len(given))
-            for what, given in zip(("forward", "constructor"), known, strict=True)
+            file_facts.names_of(file_facts.signature(said), len(tree["list"]))
+            for said, tree in takes
         )
         size = trial.input_bytes + trial.output_bytes + sum(t.nbytes for t in trial.made.state)
         ways = trial.context.memory.tries_ways(size)

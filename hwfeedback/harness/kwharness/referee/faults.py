@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
+from kwharness.base.operations import Request
 from kwharness.build import builder_client, forbidden
 from kwharness.clients.candidate_client import CandidateClient
+from kwharness.clients.client import A
 from kwharness.clients.errors import (
     Spawned,
     WorkerError,
@@ -126,15 +127,15 @@ class Awaited(CandidateClient):
         self.patience = patience
         self._since = 0.0
 
-    def begin(self, msg: dict[str, Any], fds: Sequence[int], timeout: float, doing: str) -> None:
+    def begin(self, request: Request, fds: Sequence[int], timeout: float, doing: str) -> None:
         self._since = time.monotonic()
         self.until = self._since + self.patience.left
-        super().begin(msg, fds, timeout, doing)
+        super().begin(request, fds, timeout, doing)
 
-    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
+    def finish(self, answer: type[A], fds_wanted: int = 0) -> tuple[A, list[int]]:
         asked, before = time.monotonic(), self.granted()
         try:
-            return super().finish(fds_wanted)
+            return super().finish(answer, fds_wanted)
         except WorkerLate:
             asked = self._since  # whoever asked did nothing else meanwhile
             raise
@@ -281,7 +282,7 @@ def of_baseline(e: BaselineFailed) -> Infrastructure | Ill:
 def _busy(e: BaseException | None) -> bool:
     """Whether all that has led to this began with a GPU that was at work for nobody."""
     while e is not None:
-        if isinstance(e, CallFailed) and e.error.get("type") == window_base.GPU_BUSY:
+        if isinstance(e, CallFailed) and e.error.type == window_base.GPU_BUSY:
             return True
         e = e.__cause__
     return False

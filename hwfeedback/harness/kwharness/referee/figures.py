@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from kwharness.base.carried import Carried
 from kwharness.base.constants import SHARED
 from kwharness.base.requests import Ceilings, Request, Specs, Speedup, Task
+from kwharness.base.tensors import Spec
 from kwharness.base.verdicts import Floor, Verdict
-from kwharness.model.state import Carried, bytes_of
 from kwharness.referee import faults
+from kwharness.task.needed_bytes import bytes_of
 from kwharness.timing.measurement import Timed
 from kwharness.verify.verification import Verification
 
@@ -105,7 +107,7 @@ class Roofline:
         if not self.carried.names:
             return least
         told = [*self.task.inputs, *self.task.outputs]
-        return max(least - self.carried.bytes, sum(bytes_of(s.dtype, s.shape) for s in told))
+        return max(least - self.carried.bytes, bytes_of([Spec(s.dtype, s.shape) for s in told]))
 
 
 def check_possible(timed: Timed, request: Request) -> None:

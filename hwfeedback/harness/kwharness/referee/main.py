@@ -157,7 +157,7 @@ class Referee:
             timeout_s=asked.timeout_s or INSPECT_S,
             device=device,
         )
-        return {"task": task}
+        return {"task": task.to_json()}
 
     def _read(self, reference: str, mode: str) -> Read:
         """Returns what the text of a reference says. Raises Invalid for one that is not Python."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kwharness.base.protocol import ProtocolError, Timeout
 from kwharness.base.verdicts import Learned, Verdict
 from kwharness.clients.candidate_client import CandidateClient
@@ -114,7 +116,7 @@ class Candidates:
         c.waits = ends_at_once or context.memory.one_by_one
         self.started.append(c)
         with faults.faults("preparing to be timed", c):
-            c.ask(trial.containers(), timeout=LOAD_S)
+            c.tell(trial.containers(), timeout=LOAD_S)
         c.builds_on_its_own()
         trial.processes.nobody_but(c)
         return c
@@ -137,7 +139,7 @@ class Candidates:
 
     def _of_call(self, e: CallFailed) -> Exception:
         """Returns what it means that a timed call failed."""
-        kind, message = e.error.get("type"), str(e.error.get("message"))[:300]
+        kind, message = e.error.type, e.error.message[:300]
         if kind == window_base.TOOK_MEMORY:
             return faults.Fault("crashed", *faults.TOOK_MEMORY)
         if kind == window_base.GPU_BUSY and self.trial.context.device.has_driver:
@@ -146,7 +148,7 @@ class Candidates:
             return faults.Fault("cheated", message)
         if kind == "OutputMismatch":
             return faults.Fault("wrong", f"in a timed call: {message}", faults.HINTS["output"])
-        error = WorkerError({**e.error, "stage": "forward"})
+        error = WorkerError(replace(e.error, stage="forward"))
         return faults.of_build(error, self.trial.program.workshop) or error
 
     def _of_end(self, e: ProtocolError) -> Exception:

@@ -7,7 +7,6 @@ A step asks its strategy, and never how large a task is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -128,9 +127,9 @@ def redrawn(verification: Verification, device: Device) -> Redrawn:
         return reference.draw(seeds.setdefault(i, secret_draws.secret()))[1]
 
     def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        r: dict[str, Any] = reference.forward(tree, inputs, ["eager"])[0]
-        if "error" in r:
-            raise r["error"]
-        return list(r["tensors"])
+        r = reference.forward(tree, inputs, ["eager"])[0]
+        if r.error is not None:
+            raise r.error
+        return list(r.tensors)
 
     return Redrawn(slots, draw, eager, device, asked)

@@ -67,7 +67,7 @@ def _is_right(trial: Trial, program: Program) -> bool:
     """
     client, verification = _started(trial, program), trial.verification
     assert program.plan is not None  # it was loaded
-    moved = trial.reference.info["moved"]
+    moved = trial.reference.info.moved
     kept = [m and not may for m, may in zip(moved, program.plan.may_move(moved), strict=True)]
     pairs = zip(kept, verification.original, trial.made.state, strict=True)
     try:

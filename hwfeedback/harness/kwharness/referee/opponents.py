@@ -218,7 +218,7 @@ class Opponents:
                 self._make_ready(client, name, trial)
             # What it has is freed when it is gone.
             client.waits = client.waits or self.context.memory.one_by_one
-            client.ask(trial.containers(), timeout=LOAD_S)
+            client.tell(trial.containers(), timeout=LOAD_S)
             self.processes.nobody_but(client)
         except BaseException:
             client.kill()

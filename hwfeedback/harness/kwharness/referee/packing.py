@@ -28,7 +28,7 @@ def note(trial: Trial, report: TimingReport) -> None:
 
 
 def _told(trial: Trial, *, keeps: bool) -> list[str]:
-    verification, names = trial.verification, trial.reference.info["names"]
+    verification, names = trial.verification, trial.reference.info.names
     states = itertools.cycle([verification.changed(), trial.made.state])
     tree, inputs = verification.draws[0].get()
     oracle = verification.oracle

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+from kwharness.base.carried import NOTHING, Carried
+from kwharness.base.operations import Hold
 from kwharness.base.protocol import ProtocolError
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.client import Client
 from kwharness.clients.errors import Spawned, WorkerGone, sentence
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model.construction import CONSTRUCTION_SEED
-from kwharness.model.state import NOTHING, Carried
 from kwharness.referee import faults
 from kwharness.referee.context import Context
 from kwharness.referee.warm_pool import WARM_BYTES
@@ -283,7 +284,7 @@ def _hold(empty: Any, fds: Sequence[int]) -> None:
     """Has a candidate's process that has met nothing of it hold these, and no others. Raises
     ProtocolError where it has ended.
     """
-    empty.channel.send({"op": "hold"}, fds)
+    empty.channel.send(Hold().asked(), fds)
     if not empty.channel.recv(LOAD_S)[0].get("ok"):
         raise ProtocolError("a process that was started ahead does not hold the device")
 

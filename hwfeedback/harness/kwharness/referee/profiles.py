@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kwharness.attribution import trace
-from kwharness.base.verdicts import Learned, Profile, Verdict
+from kwharness.base.verdicts import Kernel, Learned, Profile, Verdict
 from kwharness.profile import kernel_work, ncu, profile_forward
 from kwharness.referee.context import Context
 from kwharness.referee.kernel_facts import KernelFacts
@@ -86,9 +87,9 @@ class Profiles:
         context.progress("profile", context.level)
         facts.begin()
 
-        def kernels() -> Sequence[dict[str, Any]]:
+        def kernels() -> Sequence[Kernel]:
             facts.add(v)
-            return [k.to_json() for k in v.build.kernels or []]
+            return v.build.kernels or []
 
         with context.costs.part("profile"):
             found = profiler.profile(_subject(trial, trial.program, kernels, True))
@@ -96,7 +97,7 @@ class Profiles:
             v.metrics |= v.profile.position or {}
         known = context.request.known.profile
         if known is not None:
-            v.eager_profile = self._placed(known, v)
+            v.eager_profile = self._placed(Profile.from_json(known), v)
             return
         self.begin()  # nothing is timed any more, and the next candidate's comes soon
         text = f"{context.task.source}\n\nModelNew = Model\n"
@@ -104,21 +105,20 @@ class Profiles:
             eager = profiler.profile(_subject(trial, Program(text, text), list, False))
         v.eager_profile = self._placed(eager, v)
         if not profiler.passing:
-            learned.profile = eager
+            learned.profile = eager.to_json()
 
-    def _placed(self, profile: dict[str, Any], v: Verdict) -> Profile:
+    def _placed(self, profile: Profile, v: Verdict) -> Profile:
         """Returns a profile with its position below the ceilings, which are measured anew at times:
         what is remembered has none.
         """
-        ceilings = self.context.request.ceilings.to_json()
-        position = kernel_work.position(profile, ceilings, v.floor.bytes)
-        return Profile.from_json(profile | {"position": position})
+        ceilings = self.context.request.ceilings
+        return replace(profile, position=kernel_work.position(profile, ceilings, v.floor.bytes))
 
 
 def _subject(
     trial: Trial,
     program: Program,
-    kernels: Callable[[], Sequence[dict[str, Any]]],
+    kernels: Callable[[], Sequence[Kernel]],
     custom: bool,
 ) -> profile_forward.Subject:
     draw = trial.verification.draws[0]

@@ -9,11 +9,11 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 from kwharness.base.built import Artifact
+from kwharness.base.operations import Trees
 from kwharness.build import object_cache
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.reference_client import ReferenceClient
@@ -119,11 +119,10 @@ class Trial:
     def input_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.verification.oracle.inputs)
 
-    def containers(self) -> dict[str, Any]:
+    def containers(self) -> Trees:
         """Returns the request that says what goes into timed calls, and what comes."""
-        verification = self.verification
-        trees = {"tree": verification.draws[0].tree, "output_tree": verification.oracle.output_tree}
-        return {"op": "timed", **trees, "aliases": verification.oracle.aliases}
+        oracle = self.verification.oracle
+        return Trees(self.verification.draws[0].tree, oracle.output_tree, oracle.aliases)
 
     @contextmanager
     def verifying(self, candidate: CandidateClient | None = None) -> Iterator[None]:
@@ -211,19 +210,19 @@ class Trial:
         """Has it constructed, and given the weights of this evaluation."""
         reference = self.reference
         client.init(
-            reference.info["init"],
+            reference.constructed.init,
             reference.init,
             eval_mode=self.context.eval_mode,
             timeout=LOAD_S,
             seed=self.made.seed,
-            breaks=reference.info["breaks"],
+            breaks=reference.constructed.breaks,
         )
         if reference.carried:
             client.carry(reference.carried)
         if p.plan is None:
             p.plan = client.plan_for(reference.weights(self.verification.original))
         client.plan = p.plan
-        client.set_state(reference.info["names"], self.made.state)
+        client.set_state(reference.info.names, self.made.state)
 
 
 def give_libraries(context: Context, client: CandidateClient, artifacts: list[Artifact]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from kwharness.base.breaks import Break
+from kwharness.base.carried import NOTHING, Carried
 from kwharness.model.construction import CONSTRUCTION_SEED
-from kwharness.model.state import NOTHING, Carried
 from kwharness.standalone.sanitizers import Check
 
 
@@ -47,7 +48,7 @@ class Call:
     place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
     seed: int = CONSTRUCTION_SEED  # under which it is constructed
-    breaks: Sequence[dict[str, Any]] = ()  # see construction.Breaks
+    breaks: Sequence[Break] = ()  # see construction.Breaks
     own: bool = False  # whether weights go by its own names, and not as a state_dict
     carried: Carried = NOTHING  # behind inputs and outputs
     use: Use = Use()

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 
 import kernelwright
+from kwharness.base.for_builder import Look, LookedAt, Ran, Run, ToolRun
+from kwharness.base.operations import Request
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
 from kwharness.base.tensors import layout_of
 from kwharness.clients.errors import how_it_ended
@@ -41,8 +43,9 @@ SCRIPT = "standalone/script.py"  # in it
 FILENAME = "candidate.py"  # everywhere: a program can read the name of its file
 # And what it imports, once the file is imported.
 TOOLS = (
-    SCRIPT, "standalone/usage.py", "base/trees.py", "base/tensors.py", "model/construction.py",
-    "model/state.py", "model/slots.py",
+    SCRIPT, "standalone/usage.py", "base/trees.py", "base/records.py", "base/tensors.py",
+    "base/breaks.py", "base/carried.py", "model/construction.py", "model/state.py",
+    "model/slots.py",
 )  # fmt: skip
 # To map memory of a GPU.
 TO_MAP = (
@@ -90,7 +93,8 @@ class _Given:
             self.block, layout = like.block, like.request["given"][0]
         else:
             given = [t for part in parts for t in part]
-            self.block, layout = devices.block_of(memory, given, orders)
+            self.block, entries = devices.block_of(memory, given, orders)
+            layout = [e.to_json() for e in entries]
         self.memory: Device = memory
         self.fds = [self.block.fd]
         wanted = None
@@ -103,7 +107,7 @@ class _Given:
                 self.close()
                 raise
             self.fds.append(self.back.fd)
-            wanted = [self._wanted, self._size]
+            wanted = [[e.to_json() for e in self._wanted], self._size]
         self.request: dict[str, Any] = {
             "counts": [len(p) for p in parts],
             "given": [layout, self.block.size],
@@ -114,7 +118,7 @@ class _Given:
             "outputs": call.outputs[0],
             "eval": call.eval_mode,
             "seed": call.seed,
-            "breaks": list(call.breaks),
+            "breaks": [b.to_json() for b in call.breaks],
             "own": call.own,
             "carried": call.carried.to_json(),
             "use": asdict(call.use),
@@ -167,20 +171,15 @@ class Running:
         self._looks = _kind(call).profiled or bool(sanitizer)
         self._checked = bool(sanitizer)
         self._given = _handed_over(call, self._looks, self._checked and not fewer)
-        msg: dict[str, Any] = {
-            "op": "cold",
-            "source": source,
-            "requests": [g.request for g in self._given],
-            "sanitizer": sanitizer,
-            "timeout": timeout,
-        }
+        sanitizer = os.path.realpath(sanitizer) if sanitizer else ""
+        cutlass = kernelwright.cutlass_folders() if kernelwright.cutlass_header(source) else []
+        requests = [g.request for g in self._given]
+        asked = Run(source, requests, timeout, sanitizer, list(cutlass))
         config: dict[str, Any] = {"sandbox": mode, "threads": call.threads, **call.place}
         if sanitizer:
-            msg["sanitizer"] = os.path.realpath(sanitizer)
-            config |= {"tools": True, "read_only": [os.path.dirname(msg["sanitizer"])]}
-        if kernelwright.cutlass_header(source):
-            msg["cutlass"] = kernelwright.cutlass_folders()
-            config["read_only"] = [*config.get("read_only", ()), *msg["cutlass"]]
+            config |= {"tools": True, "read_only": [os.path.dirname(sanitizer)]}
+        if cutlass:
+            config["read_only"] = [*config.get("read_only", ()), *cutlass]
         try:
             usual = policy.limits(policy.Settings("candidate"))
             bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
@@ -188,7 +187,7 @@ class Running:
                 bounds["processes"] = max(bounds.get("processes", 0), CHECKING)
             self._worker = server.spawn("builder", config, limits=bounds)
             try:
-                self._send(msg, self._given)
+                self._send(asked, self._given)
             except BaseException:
                 self._worker.kill()
                 raise
@@ -211,16 +210,16 @@ class Running:
     def outputs(self) -> list[torch.Tensor]:
         """Returns what it computes, on the call's device."""
         answer = self._answer(self._timeout + 30, f"{self._timeout:g} s")
-        code, log = answer.get("code"), self._worker.log()
-        if answer.get("ok") is not True or type(code) is not int:
+        if answer.get("ok") is not True:
             raise ProtocolError(f"a builder answered {answer!r:.200}")
+        ran, log = Ran.from_json(answer), self._worker.log()
+        code = ran.code
         if code == LATE:
             raise Broken(f"takes over {self._timeout:g} s", log, late=True)
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
-        built = answer.get("built")
-        pairs = built if isinstance(built, list) else []
-        self.built = [(str(p[0]), str(p[1])) for p in pairs if isinstance(p, list) and len(p) == 2]
+        pairs = [p for p in ran.built if isinstance(p, list) and len(p) == 2]
+        self.built = [(str(ending), str(digest)) for ending, digest in pairs]
         outputs = self._given[0].outputs(self._given[0].request["device"])
         if outputs is None:
             raise Broken("ends before its forward has returned", log)
@@ -238,7 +237,7 @@ class Running:
         few = self._given[2:]
         seconds = CHECK_S + (4 * CHECK_S if self._checked else 0)
         try:
-            self._send({"op": "look", "requests": [g.request for g in few]}, few)
+            self._send(Look([g.request for g in few]), few)
         except Closed as e:
             raise self._ended() from e
         answer = self._answer(30 + seconds, f"{seconds:g} s to be looked at")
@@ -247,12 +246,13 @@ class Running:
             raise Broken(
                 f"lets nobody look at it: {said.get('message')!s:.200}", self._worker.log()
             )
-        launches, span_ms = launches_of(answer.get("profile"))
-        checks, checks_s = _checks(answer.get("checks"), own)
+        seen = LookedAt.from_json(answer)
+        launches, span_ms = launches_of(seen.profile)
+        checks, checks_s = _checks(seen.checks, own)
         return Looked(launches, span_ms, checks, checks_s)
 
-    def _send(self, msg: dict[str, Any], given: Sequence[_Given]) -> None:
-        self._worker.channel.send(msg, [fd for g in given for fd in g.fds])
+    def _send(self, asked: Request, given: Sequence[_Given]) -> None:
+        self._worker.channel.send(asked.asked(), [fd for g in given for fd in g.fds])
 
     def _answer(self, seconds: float, told: str) -> dict[str, Any]:
         try:
@@ -338,18 +338,14 @@ def launches_of(profile: Any, most: int = SHOWN) -> tuple[list[Launch], float]:
         return [], 0.0
 
 
-def _checks(answer: Any, own: Sequence[str]) -> tuple[list[Check], float]:
+def _checks(ran: Sequence[Sequence[ToolRun]], own: Sequence[str]) -> tuple[list[Check], float]:
     """Reads what came of each tool: on the task's own inputs where there is that, else on fewer."""
     found, most = [], 0.0
-    said_of = answer if isinstance(answer, list) else []
-    for tool, given in zip(sanitizers.TOOLS, said_of, strict=False):
+    for tool, given in zip(sanitizers.TOOLS, ran, strict=False):
         runs: list[Check] = []
-        for run in given if isinstance(given, list) else []:
-            if isinstance(run, dict) and type(run.get("code")) is int:
-                report, said = str(run.get("report") or ""), str(run.get("said") or "")
-                runs.append(sanitizers.check(tool, run["code"], report, said, own))
-                took = run.get("seconds")
-                most = max(most, took if type(took) is float and took < 1e6 else 0.0)
+        for run in given:
+            runs.append(sanitizers.check(tool, run.code, run.report, run.said, own))
+            most = max(most, run.seconds if run.seconds < 1e6 else 0.0)
         if len(runs) > 1 and not runs[1].findings:  # on fewer inputs alone
             why = runs[1].failed
             runs.append(replace(runs[0], fewer=f"it could not be run: {why}" if why else "nothing"))

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from kwharness.base import paths
+from kwharness.base.for_builder import Look, LookedAt, Ran, Run, ToolRun
 from kwharness.build import object_digest
 from kwharness.build.form import LOAD_INLINE
 from kwharness.machine import toolchain
@@ -49,51 +50,51 @@ class Server:
         self._looks = None
         self._held.close()
 
-    def run(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def run(self, request: Run, fds: list[int]) -> Ran:
         """Runs the file in a new interpreter. What it prints goes where the worker's own words go.
         Who looks at it later has started; of a file that fails nobody looks.
         """
         code, folder = -1, self._folder()
         try:
-            code = self._run(msg, fds, folder)
+            code = self._run(request, fds, folder)
         finally:
             if code:
                 self.close()
-        return {"code": code} if code else {"code": code, "built": _built(folder)}
+        return Ran(code, [] if code else _built(folder))
 
-    def _run(self, msg: dict[str, Any], fds: list[int], folder: str) -> int:
-        if folders := msg.get("cutlass"):
+    def _run(self, asked: Run, fds: list[int], folder: str) -> int:
+        if folders := asked.cutlass:
             os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
-            if LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
+            if LOAD_INLINE in asked.source:  # torch's own has nothing that looks there
                 os.environ["CPATH"] = ":".join(folders)
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
-        shared = any(request["shared"] for request in msg["requests"])
+        shared = any(request["shared"] for request in asked.requests)
         for name in (*TOOLS, *(TO_MAP if shared else ())):
             to = os.path.join(tools, PACKAGE, name)
             os.makedirs(os.path.dirname(to), exist_ok=True)
             shutil.copy(os.path.join(paths.ROOT, PACKAGE, name), to)
         with open(os.path.join(folder, FILENAME), "wb") as f:
-            f.write(msg["source"].encode())
-        first, *others = msg["requests"]
+            f.write(asked.source.encode())
+        first, *others = asked.requests
         own = 1 + bool(first["wanted"])
-        for name, request in zip((ALONE, WHOLE), msg["requests"], strict=False):
+        for name, request in zip((ALONE, WHOLE), asked.requests, strict=False):
             ask(folder, name, request)
         if others:
             # The file may do away with its own folder.
             whole, fds[own:] = fds[own:], []
             self._looks = self._held.enter_context(
-                closing(Looks(folder, self._folder(), whole, msg))
+                closing(Looks(folder, self._folder(), whole, asked))
             )
         alone = Interpreter(folder, ALONE, first["threads"], given=fds[:own])
-        return alone.end(float(msg["timeout"]))
+        return alone.end(asked.timeout)
 
-    def look(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def look(self, asked: Look, fds: list[int]) -> LookedAt:
         """Returns what the sanitizers say, each of all its runs, and then the profiler, undisturbed
         by them. The request is for few inputs, if there is one.
         """
         assert self._looks is not None
-        for request in msg["requests"]:
+        for request in asked.requests:
             with suppress(OSError):  # the folder is gone: who looks there will say so
                 ask(self._looks.folder, FEW, request)
         try:
@@ -137,17 +138,17 @@ class Looks:
     in them can write to ``place``, too.
     """
 
-    def __init__(self, folder: str, place: str, whole: list[int], msg: dict[str, Any]) -> None:
+    def __init__(self, folder: str, place: str, whole: list[int], asked: Run) -> None:
         """``whole``: the descriptors of the request for all inputs, which are closed at the end."""
         self.folder = folder
         self._place = place
         self._fds = {WHOLE: whole}
-        self._program = msg.get("sanitizer") or ""
+        self._program = asked.sanitizer
         self._seen = os.path.join(place, "profile.json")
         self._runs_begun = itertools.count()
         self._profile: Interpreter | None = None
         self._waiting: dict[str, Interpreter] = {}  # under a tool, for its first run
-        first = msg["requests"][0]
+        first = asked.requests[0]
         try:
             if first["profiled"]:
                 said, threads = os.path.join(place, "profile.said"), first["threads"]
@@ -160,17 +161,17 @@ class Looks:
             self.close()
             raise
 
-    def results(self, few: list[int]) -> dict[str, Any]:
+    def results(self, few: list[int]) -> LookedAt:
         """``few``: the descriptors of the request for few inputs, none where there is none."""
         if few:
             self._fds = {FEW: few} | self._fds  # it comes first
-        checks: list[list[dict[str, Any]]] = []
+        checks: list[list[ToolRun]] = []
         if self._program:
             with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
                 checks = list(pool.map(self._runs, sanitizers.TOOLS))
         if self._profile is not None:
             self._profile.end(CHECK_S, WHOLE, self._fds[WHOLE])
-        return {"checks": checks, "profile": read_text(self._seen)[:MAX_PROFILE]}
+        return LookedAt(checks, read_text(self._seen)[:MAX_PROFILE])
 
     def close(self) -> None:
         for waiting in (self._profile, *self._waiting.values()):
@@ -179,16 +180,16 @@ class Looks:
         for fd in self._fds.pop(WHOLE, ()):
             os.close(fd)
 
-    def _runs(self, tool: str) -> list[dict[str, Any]]:
+    def _runs(self, tool: str) -> list[ToolRun]:
         """Where something is found the next request is tried."""
-        runs: list[dict[str, Any]] = []
+        runs: list[ToolRun] = []
         for request in self._fds:
             runs.append(self._run(tool, request))
-            if runs[-1]["code"] != sanitizers.FOUND:
+            if runs[-1].code != sanitizers.FOUND:
                 break
         return runs
 
-    def _run(self, tool: str, request: str) -> dict[str, Any]:
+    def _run(self, tool: str, request: str) -> ToolRun:
         began = time.monotonic()
         code, report, said = 0, "", ""
         # With each tensor an allocation of its own, an access beside it is one beside all. Who
@@ -198,16 +199,12 @@ class Looks:
                 runs = self._waiting.pop(tool, None) or self._under(tool, alone=alone)
                 code = runs.end(CHECK_S, request, self._fds[request])
             except OSError as e:  # it has left no process, or no folder
-                return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
+                return ToolRun(1, said=str(e))
             report, said = read_text(runs.report), read_text(runs.said)
             if code in (0, sanitizers.FOUND, LATE):
                 break
-        return {
-            "code": code,
-            "report": report[: sanitizers.MAX_LOG],
-            "said": said[-SAID:],
-            "seconds": time.monotonic() - began,
-        }
+        seconds = time.monotonic() - began
+        return ToolRun(code, report[: sanitizers.MAX_LOG], said[-SAID:], seconds)
 
     def _under(self, tool: str, *, alone: bool = True) -> Interpreter:
         report = os.path.join(self._place, f"{tool}.{next(self._runs_begun)}.report")

@@ -110,14 +110,14 @@ class Case:
 
     def __init__(self, module: Any, request: dict[str, Any], values: list[Any]) -> None:
         """``values``: what the model is constructed with, its weights, and the inputs."""
-        from kwharness.model import state as states
+        from kwharness.base.carried import Carried
 
         a, b, _ = request["counts"]
         self.module, self.request = module, request
         self.use, self.device = request["use"], request["device"]
         self.init, state, self.inputs = values[:a], values[a : a + b], values[a + b :]
         self.weights = dict(zip(request["names"], state, strict=True))
-        self.carried = states.Carried.from_json(request["carried"])
+        self.carried = Carried.from_json(request["carried"])
 
     def model(self) -> Any:
         """Constructs the file's model, and loads the weights. Raises ValueError where it has other
@@ -137,9 +137,11 @@ class Case:
         import torch
 
         from kwharness.base import trees
+        from kwharness.base.breaks import Break
         from kwharness.model import construction
 
-        breaks = construction.Breaks(self.request["breaks"]) if self.request["breaks"] else None
+        known = [Break.from_json(b) for b in self.request["breaks"]]
+        breaks = construction.Breaks(known) if known else None
         args = trees.build(self.request["init"], self.init)
         named = dict(zip(self.use["constructor"], args, strict=True)) if keywords else {}
         with construction.under(self.request["seed"], breaks) as drawn, torch.device(self.device):
@@ -232,11 +234,18 @@ def _received(shared: str, fd: int, size: int) -> Any:
     return tensors.received(fd, size, writable=True)
 
 
+def _views(block: Any, layout: list[Any]) -> list[Any]:
+    """Returns the tensors that lie in a block, by a layout as JSON."""
+    from kwharness.base.tensors import Entry
+
+    return list(block.views([Entry.from_json(e) for e in layout]))
+
+
 def _give(found: list[Any], request: dict[str, Any], fd: int) -> None:
     """Writes outputs where they are wanted, and that they are there."""
     layout, size = request["wanted"]
     back = _received(request["shared"], fd, size + 1)
-    for t, view in zip(found, back.views(layout), strict=True):
+    for t, view in zip(found, _views(back, layout), strict=True):
         if t.shape != view.shape or t.dtype != view.dtype:
             raise TypeError(f"forward returns {t.dtype} {tuple(t.shape)}")
         view.copy_(t)
@@ -266,7 +275,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     layout, size = request["given"]
     block = _received(request["shared"], fds[0], size)
     device = request["device"]
-    case = Case(module, request, [v.to(device, copy=True) for v in block.views(layout)])
+    case = Case(module, request, [v.to(device, copy=True) for v in _views(block, layout)])
     model = case.model()
     with torch.no_grad():
         carrier = case.carrying(model)

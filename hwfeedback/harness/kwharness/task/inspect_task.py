@@ -6,20 +6,24 @@ Every way in which a reference can be no task ends in one sentence, a hint and t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from kwharness.base.carried import shown
 from kwharness.base.constants import SHARED
-from kwharness.base.tensors import DTYPES
+from kwharness.base.for_reference import Inspected
+from kwharness.base.requests import InspectedTask, TensorSpec
+from kwharness.base.tensors import DTYPES, Spec
+from kwharness.clients.answers import reshaped
 from kwharness.clients.errors import Spawned, WorkerError, WorkerGone, WorkerLate, ran_out, sentence
-from kwharness.clients.reference_client import ReferenceClient, reshaped
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import CPU, SPARING_PEAK, Device, spares, too_large
 from kwharness.machine.health import Ill
-from kwharness.model.state import Carried, shown
 from kwharness.numerics import correctness, families, norms
 from kwharness.numerics.correctness import Expected
 from kwharness.numerics.norms import Scale
@@ -42,8 +46,8 @@ def inspect(
     threads: int,
     timeout_s: float,
     device: Device = CPU,
-) -> dict[str, Any]:
-    """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid, and Ill."""
+) -> InspectedTask:
+    """Returns the task. ``timeout_s`` is for each step. Raises Invalid, and Ill."""
     reference = ReferenceClient(spawn(), timeout_s, device)
     whole = SHARED.inspect_steps * timeout_s
     reference.until = time.monotonic() + whole
@@ -69,10 +73,10 @@ def inspect(
         reference.kill()
 
 
-def _bytes_after(seen: dict[str, Any]) -> int:
+def _bytes_after(seen: Inspected) -> int:
     """Returns what a call has more than inputs and outputs: state, and inputs that are written."""
-    carried: Carried = seen["carried"]
-    return 2 * carried.bytes + bytes_of([seen["inputs"][i] for i in carried.written])
+    carried = seen.carried
+    return 2 * carried.bytes + bytes_of([seen.inputs[i] for i in carried.written])
 
 
 def _size(size: int) -> str:
@@ -90,7 +94,7 @@ class _Inspection:
         self._seed = secret_draws.secret()
         self._tree: Any = None
         self._inputs: list[torch.Tensor] = []
-        self.seen: dict[str, Any] = {}  # what one forward showed
+        self.seen: Inspected  # what one forward showed
         self.flags: list[str] = []
         self.notes: list[str] = []
 
@@ -100,14 +104,12 @@ class _Inspection:
         self._reference.sparing = True  # until it is known how large the outputs are
         self._tree, self._inputs = self._reference.draw(self._seed)
         self.seen = _looked(self._reference, self._seed)
-        call = (
-            bytes_of(self.seen["inputs"]) + bytes_of(self.seen["outputs"]) + _bytes_after(self.seen)
-        )
+        call = bytes_of(self.seen.inputs) + bytes_of(self.seen.outputs) + _bytes_after(self.seen)
         self._reference.sparing = spares(self._reference.device, call)
-        for s in self.seen["outputs"]:
-            if s["dtype"] not in DTYPES:
+        for s in self.seen.outputs:
+            if s.dtype not in DTYPES:
                 raise Invalid(
-                    f"forward returns a tensor of dtype {s['dtype']}",
+                    f"forward returns a tensor of dtype {s.dtype}",
                     "return a dtype that can be compared",
                 )
         if not any(t.numel() for t in self._inputs) and self._inputs:
@@ -122,19 +124,19 @@ class _Inspection:
 
     def settle_mode(self) -> bool:
         """Chooses train or eval mode. Returns whether it is stochastic in that."""
-        if self.seen["carried"].names:
+        if self.seen.carried.names:
             # With the state behind them.
             self._tree, self._inputs = self._reference.draw(self._seed)
         stochastic = _stochastic(self._reference, self._tree, self._inputs, self.seen)
-        if self._reference.info["training"] and (stochastic or self.seen["carried"].names):
+        if self._reference.info.training and (stochastic or self.seen.carried.names):
             # Dropout draws, and batch norm keeps count, in train mode only.
-            changed = self.seen["carried"].names
+            changed = self.seen.carried.names
             self._reference.load(self._source, threads=self._threads, eval_mode=True)
             again = _looked(self._reference, self._seed)
             self._tree, self._inputs = self._reference.draw(self._seed)
-            differs = stochastic or again["carried"].names != changed
+            differs = stochastic or again.carried.names != changed
             if differs and not _stochastic(self._reference, self._tree, self._inputs, again):
-                only = [n for n in changed if n not in again["carried"].names]
+                only = [n for n in changed if n not in again.carried.names]
                 why = "is stochastic" if stochastic else f"changes its buffers ({_some(only)})"
                 self.notes.append(
                     f"The model {why} in train mode, so it is evaluated in eval mode."
@@ -150,10 +152,10 @@ class _Inspection:
 
     def look_at_state(self, stochastic: bool) -> None:
         """Raises Invalid for what cannot be put back, and notes what a call carries."""
-        if stochastic and self.seen["unkept"]:
+        if stochastic and self.seen.unkept:
             raise Invalid(
                 f"Model remembers something from call to call that cannot be put back "
-                f"({_some(self.seen['unkept'])})",
+                f"({_some(self.seen.unkept)})",
                 "keep state in tensors that the constructor makes, whose shape stays: a buffer for "
                 "a cache, an integer buffer for a position",
             )
@@ -163,7 +165,7 @@ class _Inspection:
                 "draw random numbers in get_inputs() and pass them to forward; "
                 "keep what a call leaves for the next in buffers",
             )
-        carried: Carried = self.seen["carried"]
+        carried = self.seen.carried
         if carried.names:
             self.notes.append(
                 f"A forward changes the model's state ({_some(carried.names)}): "
@@ -182,24 +184,24 @@ class _Inspection:
         wide, eager = self._reference.forward(
             self._tree, self._inputs, ["wide", "eager"], sources=True
         )
-        if "error" in eager:
-            raise eager["error"]
-        mode = "eager" if "error" in wide else "wide"
+        if eager.error is not None:
+            raise eager.error
+        mode = "eager" if wide.error is not None else "wide"
         if mode == "eager":
             self.notes.append(
                 "It does not run in float64: expected values are float32's, with wider bounds."
             )
-            wide = {**eager, "tensors": [_double(t) for t in eager["tensors"]]}
-        tensors = [_double(t) for t in wide["tensors"]]
-        expected = correctness.complete(Expected(tensors, eager["tensors"], wide["sources"]))
+            wide = replace(eager, tensors=[_double(t) for t in eager.tensors])
+        tensors = [_double(t) for t in wide.tensors]
+        expected = correctness.complete(Expected(tensors, eager.tensors, wide.sources))
         scales = expected.scales
-        floating = [t for t in eager["tensors"] if t.is_floating_point()]
+        floating = [t for t in eager.tensors if t.is_floating_point()]
         if any(bool(norms.not_finite(t).any()) for t in floating):
             self.flags.append("non_finite_reference")
             self.notes.append(
                 "The reference gives NaN or Inf on its own inputs; those elements are not compared."
             )
-        if all(_constant(t) for t in expected.wide[: len(self.seen["outputs"])]):
+        if all(_constant(t) for t in expected.wide[: len(self.seen.outputs)]):
             self.flags.append("constant_output")
             self.notes.append(
                 "All elements of the output are the same: a constant would look right on one draw."
@@ -216,7 +218,7 @@ class _Inspection:
                 "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
                 "let only the content of tensors be random",
             )
-        given, names = len(self.seen["inputs"]), self.seen["input_names"]
+        given, names = len(self.seen.inputs), self.seen.input_names
         inputs, others, state = self._inputs[:given], others[:given], self._inputs[given:]
         fresh = [
             _shaken(a) if torch.equal(a, b) else b for a, b in zip(inputs, others, strict=True)
@@ -254,9 +256,9 @@ class _Inspection:
     def look_at_weights(self, tensors: list[torch.Tensor], mode: str) -> None:
         """Sees whether the output depends on the weights."""
         state = self._reference.state()
-        trainable = self._reference.info["trainable"]
+        trainable = self._reference.info.trainable
         if any(trainable):
-            tied = self._reference.info["tied"]
+            tied = self._reference.info.tied
             self._reference.set_state(
                 secret_draws.perturbed(state, trainable, tied, secret_draws.secret())
             )
@@ -270,8 +272,8 @@ class _Inspection:
     def look_at_condition(self, tensors: list[torch.Tensor], scales: list[Scale]) -> None:
         """Sees how far the output moves by one unit in the last place of the input."""
         moved = self._reference.forward(self._tree, self._inputs, ["moved:0"])[0]
-        if "error" not in moved:
-            for t, m, s in zip(tensors, moved["tensors"], scales, strict=True):
+        if moved.error is None:
+            for t, m, s in zip(tensors, moved.tensors, scales, strict=True):
                 if not t.is_floating_point():
                     continue
                 if norms.error_where_finite(m, t).max > correctness.ILL * s.max > 0:
@@ -289,7 +291,7 @@ def _inspect(
     fingerprint: str,
     threads: int,
     timeout_s: float,
-) -> dict[str, Any]:
+) -> InspectedTask:
     found = _Inspection(reference, source, threads)
     found.load()
     found.look_at_state(found.settle_mode())
@@ -300,50 +302,48 @@ def _inspect(
         found.look_at_condition(tensors, scales)
     seen, flags = found.seen, found.flags
     graph, graph_note = None, "a graph tells nothing of what a model carries from call to call"
-    if not seen["carried"]:
+    if not seen.carried:
         graph, graph_note = _graph(reference, timeout_s)
     info = reference.info
-    parameters = [
-        {"name": n, **s}
-        for n, s, t in zip(info["names"], info["state"], info["trainable"], strict=True)
-        if t
-    ]
-    return {
-        "fingerprint": fingerprint,
-        "name": name,
-        "source": source,
-        "inputs": [
-            {"name": n, **s} for n, s in zip(seen["input_names"], seen["inputs"], strict=True)
-        ],
-        "outputs": seen["outputs"],
-        "parameters": parameters,
-        "operators": seen["operators"],
-        "operations": seen["operations"],
-        "least_bytes": bytes_of(seen["inputs"])
-        + bytes_of(info["state"])
-        + bytes_of(seen["outputs"]),
-        "needed_bytes": needed_bytes(graph) if unstructured and not set(flags) & DEGENERATE else 0,
-        "flags": list(dict.fromkeys(flags)),
-        "notes": found.notes,
-        "eager_ms": seen["eager_ms"],
-        "graph": graph,
-        "graph_note": graph_note,
-    }
+    own = zip(info.names, info.state, info.trainable, strict=True)
+    parameters = _named((n, s) for n, s, trainable in own if trainable)
+    sized = unstructured and not set(flags) & DEGENERATE
+    return InspectedTask(
+        source=source,
+        fingerprint=fingerprint,
+        name=name,
+        inputs=_named(zip(seen.input_names, seen.inputs, strict=True)),
+        outputs=[TensorSpec(s.dtype, s.shape) for s in seen.outputs],
+        parameters=parameters,
+        operators=seen.operators,
+        operations=seen.operations,
+        least_bytes=bytes_of([*seen.inputs, *info.state, *seen.outputs]),
+        needed_bytes=needed_bytes(graph) if sized else 0,
+        flags=list(dict.fromkeys(flags)),
+        notes=found.notes,
+        eager_ms=seen.eager_ms,
+        graph=graph,
+        graph_note=graph_note,
+    )
 
 
-def _looked(reference: ReferenceClient, seed: int) -> dict[str, Any]:
+def _looked(reference: ReferenceClient, seed: int) -> Inspected:
     """Returns what one forward on a draw shows. What the model carries is behind inputs and outputs
     from here on.
     """
     seen = reference.inspect(seed)
-    if seen["shared"]:
+    if seen.shared:
         raise Invalid(
-            f"Model keeps its state twice in the same memory ({_some(seen['shared'])})",
+            f"Model keeps its state twice in the same memory ({_some(seen.shared)})",
             "keep it in one tensor, and take views of it in forward",
         )
-    if seen["carried"]:
-        reference.carry(seen["carried"])
+    if seen.carried:
+        reference.carry(seen.carried)
     return seen
+
+
+def _named(specs: Iterable[tuple[str, Spec]]) -> list[TensorSpec]:
+    return [TensorSpec(s.dtype, s.shape, name) for name, s in specs]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -355,12 +355,8 @@ def _some(names: Sequence[str]) -> str:
 def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[dict[str, Any] | None, str]:
     """Returns the graph of a forward and a note, None where there is none."""
     try:
-        answer, _ = reference.ask(
-            {"op": "capture", "seed": 0}, timeout=timeout_s, doing="capturing the graph"
-        )
-        graph = answer.get("graph")
-        note = sentence(str(answer.get("note") or ""))
-        return (graph if isinstance(graph, dict) else None), note
+        captured = reference.capture(timeout_s)
+        return captured.graph, sentence(captured.note)
     except WorkerError as e:
         if e.ill:
             raise
@@ -376,17 +372,17 @@ def _double(t: torch.Tensor) -> torch.Tensor:
 
 
 def _stochastic(
-    reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor], seen: dict[str, Any]
+    reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor], seen: Inspected
 ) -> bool:
     """Whether two runs on the same input differ by more than rounding. Atomic additions come in any
     order, and where what they sum nearly cancels little but their rounding is left: float64 tells.
     """
     # Something may be remembered where nobody looks: in an object, or by the file.
-    may_hide = not reference.sparing and seen["eager_ms"] < LONG_MS
+    may_hide = not reference.sparing and seen.eager_ms < LONG_MS
     for mode in ("eager", "wide"):
         first = _in_mode(reference, tree, inputs, mode)
         more = [_in_mode(reference, tree, inputs, mode)]  # next to it: something may alternate
-        between = BETWEEN if seen["unkept"] else int(may_hide)
+        between = BETWEEN if seen.unkept else int(may_hide)
         for _ in range(between):
             other, others = reference.draw(secret_draws.secret())
             if _alike(inputs, others):
@@ -402,9 +398,9 @@ def _in_mode(
     reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor], mode: str
 ) -> list[torch.Tensor] | None:
     r = reference.forward(tree, inputs, [mode])[0]
-    if "error" in r and mode == "eager":
-        raise r["error"]
-    return None if "error" in r else [_double(t) for t in r["tensors"]]
+    if r.error is not None and mode == "eager":
+        raise r.error
+    return None if r.error is not None else [_double(t) for t in r.tensors]
 
 
 def _alike(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
-from kwharness.base.tensors import DTYPES
+from kwharness.base.protocol import ProtocolError
+from kwharness.base.tensors import DTYPES, Spec
 
 # What reads all that it is given, whatever its values are.
 NEED_ALL = set(
@@ -18,10 +19,8 @@ NEED_ALL = set(
 )
 
 
-def bytes_of(specs: list[dict[str, Any]]) -> int:
-    return sum(
-        DTYPES[s["dtype"]].itemsize * math.prod(s["shape"]) for s in specs if s["dtype"] in DTYPES
-    )
+def bytes_of(specs: Sequence[Spec]) -> int:
+    return sum(s.numel * s.itemsize for s in specs if s.dtype in DTYPES)
 
 
 def needed_bytes(graph: Any) -> int:
@@ -42,8 +41,9 @@ def needed_bytes(graph: Any) -> int:
             return 0
         if any(0 in i["strides"] for i in inputs.values()):
             return 0  # some of it is expanded
-        return bytes_of([*inputs.values(), *(o for g in given for o in nodes[g]["outputs"])])
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+        tensors = [*inputs.values(), *(o for g in given for o in nodes[g]["outputs"])]
+        return bytes_of([Spec.from_json(t) for t in tensors])
+    except (AttributeError, LookupError, ProtocolError, RecursionError, TypeError, ValueError):
         return 0  # there is none, or it is a reference's invention
 
 

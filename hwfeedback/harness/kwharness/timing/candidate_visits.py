@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from kwharness.attribution.stack_samples import Sampler, Seen
+from kwharness.base.operations import Failure
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.timing import window_samples
@@ -73,7 +74,7 @@ class CandidateVisits:
             # The reference's worker may say so: it draws, and computes what is expected.
             if not ran_out(e) or not worker.took_memory():
                 raise
-            error = {"type": TOOK_MEMORY, "message": "the GPU's memory ran out"}
+            error = Failure(TOOK_MEMORY, "the GPU's memory ran out")
             raise CallFailed(error) from e
         finally:
             self._patience_s -= time.monotonic() - self._runner.contents.again_s - began

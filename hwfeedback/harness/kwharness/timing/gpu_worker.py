@@ -9,12 +9,12 @@ import gc
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
+from kwharness.base.operations import WindowCalls, Windows
 from kwharness.base.stats import median
-from kwharness.base.tensors import Layout
 from kwharness.machine.device import Device
 from kwharness.machine.gpu import Gpu, GpuBlock, gpu
 from kwharness.model.state import Carrier
@@ -90,23 +90,22 @@ class _Pool:
 class _Blocks:
     """The memory of a session, and where the tensors of its calls lie in it."""
 
-    def __init__(self, device: Gpu, msg: dict[str, Any], fds: list[int]) -> None:
-        rows = int(msg["slots"])
-        in_slot, out_slot = int(msg["in_slot"]), int(msg["out_slot"])
-        self.out = device.received(fds.pop(0), int(msg["out_bytes"]))
+    def __init__(self, device: Gpu, request: Windows, fds: list[int]) -> None:
+        rows, in_slot, out_slot = request.slots, request.in_slot, request.out_slot
+        self.out = device.received(fds.pop(0), request.out_bytes)
         self.given = device.received(fds.pop(0), max(rows * in_slot, 1))
         out, given = self.out.bytes(), self.given.bytes()
         self.base = out.data_ptr()
         self.flags = self.base + out.numel() - FLAGS
-        self.apart = barred(msg, range(given.data_ptr(), given.data_ptr() + given.numel()))
+        self.apart = barred(request, range(given.data_ptr(), given.data_ptr() + given.numel()))
         self.views = [
-            row_views(out[r * out_slot : (r + 1) * out_slot], msg["outputs"]) for r in range(rows)
+            row_views(out[r * out_slot : (r + 1) * out_slot], request.outputs) for r in range(rows)
         ]
         room = out[whole(rows * out_slot) : out.numel() - FLAGS]
         self.room = range(room.data_ptr(), room.data_ptr() + room.numel())
         self.pool = _Pool(device, self.out, room)
         self.rows = [
-            row_views(given[r * in_slot : (r + 1) * in_slot], msg["inputs"]) for r in range(rows)
+            row_views(given[r * in_slot : (r + 1) * in_slot], request.inputs) for r in range(rows)
         ]
 
 
@@ -114,18 +113,18 @@ class OnGpu:
     """The worker's side of a session."""
 
     def __init__(
-        self, channel: Link, msg: dict[str, Any], fds: list[int], carrier: Carrier | None = None
+        self, channel: Link, request: Windows, fds: list[int], carrier: Carrier | None = None
     ) -> None:
         self._channel = channel
         self._carrier = carrier
         self._device = gpu()
-        self._outputs: Layout = msg["outputs"]
-        self._blocks = _Blocks(self._device, msg, fds)
+        self._outputs = request.outputs
+        self._blocks = _Blocks(self._device, request, fds)
         self._pool = self._blocks.pool
         if carrier is not None:
             carrier.prepare(self._blocks.rows[0])  # what it needs lies in no window's memory
-        driver, rows = self._device.driver, int(msg["slots"])
-        self._flush = Flush(self._device, base64.b64decode(msg["image"]))
+        driver, rows = self._device.driver, request.slots
+        self._flush = Flush(self._device, base64.b64decode(request.image))
         self._pairs = [(driver.event(), driver.event()) for _ in range(max(rows, PAIRS))]
         self._copies = [(driver.event(), driver.event()) for _ in range(rows)]
         self._lasting: list[range] = []  # of the room, what was in use before a window
@@ -168,13 +167,14 @@ class OnGpu:
         views = self._blocks.views[0][: returned(self._outputs, self._carrier)]
         return lambda _: [torch.empty_like(v) for v in views]
 
-    def calls(self, n: int, forward: Forward, request: dict[str, Any]) -> dict[str, Any]:
-        """Calls it with the first n rows. Returns what each took, ``event``, nanoseconds.
+    def calls(self, forward: Forward, request: WindowCalls) -> dict[str, list[int]]:
+        """Calls it. Returns what each took, ``event``, nanoseconds, and what copies of outputs
+        took, ``copied``.
 
-        ``turn``: the calls wait for their turns, from this one on. When all were asked for the
-        referee is told where their outputs lie in the block: ``at``.
+        Where calls wait for their turns the referee is told, when all were asked for, where their
+        outputs lie in the block: ``at``.
         """
-        turn = int(request.get("turn", 0))
+        n, turn = request.n, request.turn
         if turn:
             self._kept.clear()  # those of earlier turns have been fetched
             self._lasting = self._pool.in_use()

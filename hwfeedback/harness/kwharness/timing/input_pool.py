@@ -140,12 +140,12 @@ def row_views(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
     """Returns the tensors of one row. ``raw`` is uint8 [slot]."""
     out = []
     for entry in layout:
-        dtype, shape = DTYPES[entry["dtype"]], [int(d) for d in entry["shape"]]
+        dtype, shape = DTYPES[entry.dtype], entry.shape
         size = math.prod(shape) * dtype.itemsize
         if not size:
             out.append(torch.empty(shape, dtype=dtype, device=raw.device))
             continue
-        flat = raw[entry["offset"] : entry["offset"] + size].view(dtype)
+        flat = raw[entry.offset : entry.offset + size].view(dtype)
         out.append(laid_out(flat, entry))
     return out
 

@@ -7,6 +7,7 @@ import signal
 import time
 from contextlib import suppress
 
+from kwharness.base.operations import Failure
 from kwharness.process.policy import SandboxError
 from kwharness.timing import process_use, window_base, window_worker
 
@@ -91,6 +92,5 @@ class Stopped:
 
 
 def _ran_on(how: str) -> window_base.CallFailed:
-    return window_base.CallFailed(
-        {"type": window_base.RAN_ON, "message": f"while the clock stands still {how}"}
-    )
+    message = f"while the clock stands still {how}"
+    return window_base.CallFailed(Failure(window_base.RAN_ON, message))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kwharness.base.operations import Failure
 from kwharness.timing import process_use, window_base
 
 
@@ -83,6 +84,4 @@ def durations(value: object, n: int) -> list[int]:
         durations = [v for v in value if type(v) is int and 0 <= v < 1 << 62]
         if len(durations) == n:
             return durations
-    raise window_base.CallFailed(
-        {"type": "ValueError", "message": "the worker's event times are malformed"}
-    )
+    raise window_base.CallFailed(Failure("ValueError", "the worker's event times are malformed"))

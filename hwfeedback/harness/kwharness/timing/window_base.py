@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
-from kwharness.base.tensors import ALIGNMENT, DTYPES, Layout, laid_out, layout_of
+from kwharness.base.operations import Failure, Windows
+from kwharness.base.tensors import ALIGNMENT, DTYPES, Entry, Layout, laid_out, layout_of
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 Asked = Callable[[Callable[[], list[torch.Tensor]]], list[torch.Tensor]]
@@ -54,8 +55,8 @@ class Link(Protocol):
 class CallFailed(Exception):
     """The worker answered that a call failed: its forward raised, or its outputs do not fit."""
 
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(f"{error.get('type', 'error')}: {error.get('message', '')}")
+    def __init__(self, error: Failure) -> None:
+        super().__init__(f"{error.type or 'error'}: {error.message}")
         self.error = error
 
 
@@ -106,16 +107,12 @@ def _check_errno(address: int | None, what: str) -> int:
     return address
 
 
-def tensor_at(address: int, entry: dict[str, Any]) -> torch.Tensor:
-    dtype = DTYPES[entry["dtype"]]
-    shape = entry["shape"]
-    count = 1
-    for d in shape:
-        count *= d
+def tensor_at(address: int, entry: Entry) -> torch.Tensor:
+    dtype, shape, count = DTYPES[entry.dtype], entry.shape, entry.numel
     if count == 0:
         return torch.empty(shape, dtype=dtype)
     size = count * dtype.itemsize
-    raw = (ctypes.c_byte * size).from_address(address + entry["offset"])
+    raw = (ctypes.c_byte * size).from_address(address + entry.offset)
     return laid_out(torch.frombuffer(raw, dtype=dtype, count=count), entry)
 
 
@@ -145,15 +142,14 @@ class OutputMismatch(ValueError):
     """A forward returned something else than the task's outputs."""
 
 
-def barred(msg: dict[str, Any], block: range) -> list[range]:
+def barred(request: Windows, block: range) -> list[range]:
     """Returns where each output may not lie: in ``block``, the inputs', unless ``aliases`` says
     that the reference's lies there. A baseline's may.
     """
-    n = len(msg["outputs"])
-    aliases = msg.get("aliases")
-    if aliases is None:
+    n = len(request.outputs)
+    if request.aliases is None:
         return [range(0)] * n
-    return [range(0) if a >= 0 else block for a in [*aliases, *[-1] * n][:n]]
+    return [range(0) if a >= 0 else block for a in [*request.aliases, *[-1] * n][:n]]
 
 
 def store(
@@ -193,14 +189,13 @@ def stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
     rows, slot = raw.shape
     out: list[torch.Tensor] = []
     for entry in layout:
-        dtype = DTYPES[entry["dtype"]]
-        shape = [int(d) for d in entry["shape"]]
-        strides = entry.get("strides") or [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        dtype, shape = DTYPES[entry.dtype], entry.shape
+        strides = entry.strides or [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         if math.prod(shape) == 0 or rows == 0:
             out.append(torch.empty([rows, *shape], dtype=dtype, device=raw.device))
             continue
         # as_strided takes its offset in elements from the start of the storage, not of the view.
         flat = raw.view(-1).view(dtype)
-        start = flat.storage_offset() + entry["offset"] // dtype.itemsize
+        start = flat.storage_offset() + entry.offset // dtype.itemsize
         out.append(flat.as_strided([rows, *shape], [slot // dtype.itemsize, *strides], start))
     return out

@@ -68,13 +68,14 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from kwharness.base import process_memory
-from kwharness.base.tensors import DTYPES
+from kwharness.base.operations import Failure, WindowCalls, WindowReady, Windows, WindowsEnd
+from kwharness.clients.errors import read_failure
 from kwharness.machine.device import CPU, Device
 from kwharness.machine.perf_counters import Counters
 from kwharness.timing import input_pool, process_use, window_base
@@ -213,19 +214,18 @@ class Session:
         # A GPU's memory is no process'.
         self._fetches = contents.device.on_cores and process_memory.readable(worker.pid)
         slots = contents.slots
-        request = {
-            "op": "window",
-            "inputs": slots.inputs,
-            "in_slot": slots.in_slot,
-            "outputs": slots.outputs,
-            "out_slot": slots.out_slot,
-            "slots": capacity,
-            "mode": options.mode,
-            "cold": options.cold,
-        }
-        more, fds = self._share()
+        request = Windows(
+            inputs=slots.inputs,
+            in_slot=slots.in_slot,
+            outputs=slots.outputs,
+            out_slot=slots.out_slot,
+            slots=capacity,
+            mode=options.mode,
+            cold=options.cold,
+        )
+        request, fds = self._share(request)
         try:
-            worker.channel.send(request | more, fds)
+            worker.channel.send(request.asked(), fds)
             # Whether outputs are fetched from where they were made: a baseline's word.
             self._fetched = self._answer().get("fetched") is True
         finally:
@@ -234,13 +234,15 @@ class Session:
 
     # What differs where the tensors lie elsewhere: see windows_cuda.py.
 
-    def _share(self) -> tuple[dict[str, Any], list[int]]:
-        """Makes the blocks. Returns what the worker must know of them and their descriptors."""
+    def _share(self, request: Windows) -> tuple[Windows, list[int]]:
+        """Makes the blocks. Returns the request with what the worker must know of them, and their
+        descriptors.
+        """
         slots = self.contents.slots
         self._out = _Shared("outputs", self.capacity * slots.out_slot)
         self._in = _Shared("inputs", self.capacity * slots.in_slot, window_base.F_SEAL_FUTURE_WRITE)
         self._private = torch.zeros(self.capacity, slots.out_slot, dtype=torch.uint8)
-        return {}, [self._out.fd, self._in.fd]
+        return request, [self._out.fd, self._in.fd]
 
     def _put(self, group: Sequence[int]) -> None:
         """Writes the contents of the next calls, and wipes out the block for their outputs."""
@@ -277,14 +279,14 @@ class Session:
         """Copies the outputs of a call from the worker's memory to an address."""
         layout = self.contents.slots.outputs
         if not isinstance(at, list) or len(at) != len(layout):
-            raise window_base.CallFailed({"type": "ValueError", "message": window_base.MALFORMED})
+            raise window_base.CallFailed(Failure("ValueError", window_base.MALFORMED))
         for i, (entry, address) in enumerate(zip(layout, at, strict=True)):
-            size = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
+            size = entry.numel * entry.itemsize
             if not size:
                 continue
             known = type(address) is int and 0 < address < 1 << 63
             code = (
-                process_memory.fetch(self.worker.pid, address, to + entry["offset"], size)
+                process_memory.fetch(self.worker.pid, address, to + entry.offset, size)
                 if known
                 else -1
             )
@@ -292,9 +294,7 @@ class Session:
                 self.worker.channel.recv(1.0)  # says so
             if code:
                 message = f"output {i} lies in memory that cannot be read"
-                raise window_base.CallFailed(
-                    {"type": window_base.OutputMismatch.__name__, "message": message}
-                )
+                raise window_base.CallFailed(Failure(window_base.OutputMismatch.__name__, message))
 
     def _look(self, look: Callable[[], None], calls: int) -> None:
         """Stops the worker again and again until it answers, and looks each time."""
@@ -318,10 +318,7 @@ class Session:
         for fd in fds:
             os.close(fd)
         if not msg.get("ok"):
-            error = msg.get("error")
-            raise window_base.CallFailed(
-                error if isinstance(error, dict) else {"message": str(error)}
-            )
+            raise window_base.CallFailed(read_failure(msg.get("error")))
         return msg
 
     def run(
@@ -352,13 +349,13 @@ class Session:
         try:
             if self._wakes(kind):
                 self._stopped.go_on()
-                self.worker.channel.send({"op": "ready"})
+                self.worker.channel.send(WindowReady().asked())
                 self._answer()
                 self._stopped.stop()
             for group in groups:
-                call = {"op": "calls", "identity": identity, "alone": kind == "chained"}
-                last = first + len(group) == n
-                took.append(self._timed(group, first, call | {"more": not last}, look))
+                more = first + len(group) < n
+                call = WindowCalls(identity=identity, alone=kind == "chained", more=more)
+                took.append(self._timed(group, first, call, look))
                 first += len(group)
             self._call_ns = min(self._call_ns, sum(t.ns for t in took) / n)
         except BaseException:
@@ -383,7 +380,7 @@ class Session:
         self,
         group: Sequence[int],
         first: int,
-        call: dict[str, Any],
+        call: WindowCalls,
         look: Callable[[], None] | None = None,
     ) -> Took:
         """Has these contents computed while the clock runs, by a worker that has been stopped, and
@@ -395,13 +392,13 @@ class Session:
         self._stopped.check()
         spent = process_use.processor_time(self.worker.pid)
         keeps = self._fetches and n == 1
-        self.worker.channel.send(call | {"n": n, "keeps": keeps})
+        self.worker.channel.send(replace(call, n=n, keeps=keeps).asked())
         start = window_base.now_ns()
         self._stopped.go_on()
         if look is not None:
             self._look(look, n)
         answer = self._answer()
-        took = Took(self._end(first, n) - start, alone=call["alone"])
+        took = Took(self._end(first, n) - start, alone=call.alone)
         after = process_use.usage(self._pids)
         took.cpu_ns = max(process_use.processor_time(self.worker.pid) - spent, 0)
         took.waiting_ns = process_use.waited(before, after, took.ns, self.worker.pid)
@@ -428,7 +425,7 @@ class Session:
         the device's, if it can tell.
         """
         self._stopped.go_on()
-        self.worker.channel.send({"op": "end", "frees": self.contents.large})
+        self.worker.channel.send(WindowsEnd(self.contents.large).asked())
         has = self._answer().get("has")
         return has if type(has) is int and has >= 0 else None
 

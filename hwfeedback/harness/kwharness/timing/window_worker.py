@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from kwharness.base import trees
+from kwharness.base.operations import Failure, Trees, WindowCalls, WindowReady, Windows, WindowsEnd
 from kwharness.base.tensors import DTYPES, Layout
 from kwharness.model.state import Carrier
 from kwharness.timing import window_base
@@ -29,17 +30,17 @@ PAUSE_S = 10e-6
 
 def _warmed(outputs: Layout) -> None:
     """Has memory for the outputs in the cache, where the allocator will find it."""
-    ready = [torch.zeros(e["shape"], dtype=DTYPES[e["dtype"]]) for e in outputs]
+    ready = [torch.zeros(e.shape, dtype=DTYPES[e.dtype]) for e in outputs]
     del ready
 
 
-def forward_of(model: Callable[..., Any], tree: Any, wanted: Any) -> window_base.Forward:
-    """Returns a forward over flat lists for a model whose inputs go in one tree, and whose outputs
-    come in the tree ``wanted``.
+def forward_of(model: Callable[..., Any], timed: Trees) -> window_base.Forward:
+    """Returns a forward over flat lists for a model.
 
     Baselines and candidates are called by the same one: what it takes counts.
     """
     build, flatten = trees.build, trees.flatten
+    tree, wanted = timed.tree, timed.output_tree
     parts = tree.get("list")
     plain = parts is not None and parts == [{"t": i} for i in range(len(parts))]
 
@@ -63,17 +64,16 @@ class Host:
     def __init__(
         self,
         channel: window_base.Link,
-        msg: dict[str, Any],
+        request: Windows,
         fds: list[int],
         carrier: Carrier | None = None,
     ) -> None:
-        rows = int(msg["slots"])
-        out_slot = int(msg["out_slot"])
+        rows, out_slot = request.slots, request.out_slot
         self._carrier = carrier
-        self._cold = bool(msg.get("cold"))
-        self._outputs: Layout = msg["outputs"]
-        self._inputs = window_base.Inputs(fds[1], msg["inputs"], int(msg["in_slot"]), rows)
-        self._apart = window_base.barred(msg, self._inputs.block)
+        self._cold = request.cold
+        self._outputs = request.outputs
+        self._inputs = window_base.Inputs(fds[1], request.inputs, request.in_slot, rows)
+        self._apart = window_base.barred(request, self._inputs.block)
         if carrier is not None:
             carrier.prepare(self._inputs.rows[0])  # what it needs is there before the clock starts
         self._ready = Ready(channel)
@@ -103,19 +103,14 @@ class Host:
             self._identity = _identity(self._outputs[: returned(self._outputs, self._carrier)])
         return self._identity
 
-    def calls(
-        self, n: int, forward: window_base.Forward, request: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Calls it with the first n rows. Returns what each took, ``event``, nanoseconds.
-
-        ``keeps``: the outputs of a call that comes alone stay where they are, until the next one;
-        ``at`` are then their addresses.
+    def calls(self, forward: window_base.Forward, request: WindowCalls) -> dict[str, list[int]]:
+        """Calls it. Returns what each took, ``event``, nanoseconds, and ``at``, the addresses of
+        outputs that it keeps.
         """
-        keeps = bool(request["keeps"])
-        kept = self._kept if keeps else None
-        rows = self._inputs.rows[:n]
+        kept = self._kept if request.keeps else None
+        rows = self._inputs.rows[: request.n]
         event = _calls(rows, self._views, forward, self._apart, kept, carrier=self._carrier)
-        return {"event": event, "at": [t.data_ptr() for t in self._kept] if keeps else []}
+        return {"event": event, "at": [t.data_ptr() for t in kept or ()]}
 
     def close(self) -> None:
         self._inputs.close()
@@ -136,9 +131,7 @@ class Side(Protocol):
 
     def identity(self) -> window_base.Forward: ...
 
-    def calls(
-        self, n: int, forward: window_base.Forward, request: dict[str, Any]
-    ) -> dict[str, Any]: ...
+    def calls(self, forward: window_base.Forward, request: WindowCalls) -> dict[str, list[int]]: ...
 
     def close(self) -> int | None:
         """Returns how many bytes of the device's memory torch still has for this process, None
@@ -146,7 +139,7 @@ class Side(Protocol):
         """
 
 
-MakeSide = Callable[[window_base.Link, dict[str, Any], list[int], Carrier | None], Side]
+MakeSide = Callable[[window_base.Link, Windows, list[int], Carrier | None], Side]
 
 
 def returned(outputs: Sequence[Any], carrier: Carrier | None) -> int:
@@ -156,7 +149,7 @@ def returned(outputs: Sequence[Any], carrier: Carrier | None) -> int:
 
 def serve(
     channel: window_base.Link,
-    msg: dict[str, Any],
+    request: Windows,
     fds: list[int],
     forward: window_base.Forward,
     make: MakeSide = Host,
@@ -164,7 +157,6 @@ def serve(
 ) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
 
-    ``msg`` has inputs, in_slot, outputs, out_slot, slots, cold and, for a candidate, aliases;
     ``fds`` are the blocks for outputs and for inputs. ``forward`` takes and returns flat lists of
     tensors. An output that is not contiguous is made so within the call's time. To put in
     what a model carries, and to collect it, is part of the call: no other process sees where one
@@ -173,32 +165,33 @@ def serve(
     """
     side: Side | None = None
     try:
-        side = make(channel, msg, fds, carrier)
+        side = make(channel, request, fds, carrier)
         channel.send({"ok": True, "fetched": side.fetched})
         awake = False
         while True:
             if awake:
                 side.wait()
-            request, more = channel.recv()
+            msg, more = channel.recv()
             for fd in more:
                 os.close(fd)
-            op = request.get("op")
-            if op == "end":
+            op = msg.get("op")
+            if op == WindowsEnd.op:
                 has = None
-                if request.get("frees"):
+                if WindowsEnd.from_json(msg).frees:
                     has = side.close()
                     side = None
                 channel.send({"ok": True, "has": has})
                 return
             try:
-                if op == "ready":
+                if op == WindowReady.op:
                     side.ready()
                     reply: dict[str, Any] = {"ok": True}
                     awake = True
-                elif op == "calls":
-                    called = side.identity() if request.get("identity") else forward
-                    reply = {"ok": True, **side.calls(int(request["n"]), called, request)}
-                    awake = bool(request["more"])
+                elif op == WindowCalls.op:
+                    calls = WindowCalls.from_json(msg)
+                    called = side.identity() if calls.identity else forward
+                    reply = {"ok": True, **side.calls(called, calls)}
+                    awake = calls.more
                 else:
                     raise ValueError(f"unknown operation {op!r} in a session of windows")
             except Exception as e:
@@ -266,18 +259,13 @@ class Ready:
 
 
 def failure_of(e: BaseException) -> dict[str, Any]:
-    return {
-        "ok": False,
-        "error": {
-            "type": type(e).__name__,
-            "message": str(e)[:2000],
-            "traceback": traceback.format_exc()[-8000:],
-        },
-    }
+    """Returns the message of a call that failed."""
+    failure = Failure(type(e).__name__, str(e)[:2000], traceback.format_exc()[-8000:])
+    return {"ok": False, "error": failure.to_json()}
 
 
 def _identity(outputs: Layout) -> window_base.Forward:
-    ready = [torch.zeros(e["shape"], dtype=DTYPES[e["dtype"]]) for e in outputs]
+    ready = [torch.zeros(e.shape, dtype=DTYPES[e.dtype]) for e in outputs]
     return lambda _: ready
 
 

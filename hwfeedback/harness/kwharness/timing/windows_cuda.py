@@ -51,12 +51,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from kwharness.base.operations import Failure, WindowCalls, Windows
 from kwharness.base.stats import median
-from kwharness.base.tensors import DTYPES
 from kwharness.machine import nvml
 from kwharness.machine.gpu import Gpu, GpuBlock, gpu
 from kwharness.timing.gpu_flush import Flush, image
@@ -176,7 +177,7 @@ def strangers_at_work() -> bool:
 
 
 def _at_work(how: str) -> CallFailed:
-    return CallFailed({"type": GPU_BUSY, "message": f"while the clock stands still {how}"})
+    return CallFailed(Failure(GPU_BUSY, f"while the clock stands still {how}"))
 
 
 class GpuSession(Session):
@@ -186,7 +187,7 @@ class GpuSession(Session):
     _out: torch.Tensor
     _in: torch.Tensor
 
-    def _share(self) -> tuple[dict[str, Any], list[int]]:
+    def _share(self, request: Windows) -> tuple[Windows, list[int]]:
         device = gpu()
         slots, rows = self.contents.slots, self.capacity
         # Twice what the outputs need, for torch allocates in pieces, and temporary tensors. Where
@@ -220,7 +221,7 @@ class GpuSession(Session):
         device.synchronize()
         fds = [self._out_block.fd, self._in_block.fd]
         self._out_block.fd = self._in_block.fd = -1  # the caller's to close
-        return {"image": base64.b64encode(image()).decode(), "out_bytes": size}, fds
+        return replace(request, image=base64.b64encode(image()).decode(), out_bytes=size), fds
 
     def _wakes(self, kind: str) -> bool:
         # Who takes turns is awake: it was asked for its calls before the clock starts.
@@ -266,7 +267,7 @@ class GpuSession(Session):
             has = self._in[i * slot : (i + 1) * slot].view(torch.int64)
             written |= (has != self.contents.row(row).view(torch.int64)).any()
         if written.item():
-            raise CallFailed({"type": "OutputMismatch", "message": "forward writes to its input"})
+            raise CallFailed(Failure("OutputMismatch", "forward writes to its input"))
 
     # Calls that take turns.
 
@@ -274,11 +275,11 @@ class GpuSession(Session):
         self,
         group: Sequence[int],
         first: int,
-        call: dict[str, Any],
+        call: WindowCalls,
         look: Callable[[], None] | None = None,
     ) -> Took:
         # A first call makes what later ones find: it may wait for the GPU.
-        if call["alone"] or self._windows == 1:
+        if call.alone or self._windows == 1:
             took = super()._timed(group, first, call, look)
             self._call_ns = took.ns // len(group)
             return took
@@ -287,9 +288,9 @@ class GpuSession(Session):
         while left:
             ahead = self._most if self.ahead is None else min(self.ahead, self._most)
             some, left = left[: max(ahead, 1)], left[max(ahead, 1) :]
-            piece = call | {"n": len(some), "keeps": False, "more": call["more"] or bool(left)}
+            piece = replace(call, n=len(some), more=call.more or bool(left))
             if ahead == 0:
-                took.add(super()._timed(some, first, piece | {"alone": True}))
+                took.add(super()._timed(some, first, replace(piece, alone=True)))
             else:
                 try:
                     took.add(self._in_turns(some, first, piece))
@@ -306,7 +307,7 @@ class GpuSession(Session):
         self._call_ns = took.ns // len(group)
         return took
 
-    def _in_turns(self, group: Sequence[int], first: int, call: dict[str, Any]) -> Took:
+    def _in_turns(self, group: Sequence[int], first: int, call: WindowCalls) -> Took:
         driver, turns, n = gpu().driver, self._turns, len(group)
         slot = self.contents.slots.in_slot
         # One that is drawn again is there before anything waits in the referee's stream.
@@ -316,7 +317,7 @@ class GpuSession(Session):
         turn = turns.take(n)
         self._idle("before the clock starts")
         try:
-            self.worker.channel.send(call | {"turn": turn})
+            self.worker.channel.send(replace(call, turn=turn).asked())
             self._stopped.go_on()
             places = self._places(turn, n)
             # All is asked for. No thread of it has the content of a call before its turn.
@@ -387,17 +388,15 @@ class GpuSession(Session):
                 raise _NotAhead
             time.sleep(20e-6)
         said = self._answer().get("at")
-        sizes = [
-            math.prod(e["shape"]) * DTYPES[e["dtype"]].itemsize for e in self.contents.slots.outputs
-        ]
+        sizes = [e.numel * e.itemsize for e in self.contents.slots.outputs]
         least = self._out.numel() - FLAGS
         places: list[list[torch.Tensor]] = []
         for of_call in said if isinstance(said, list) and len(said) == n else [None]:
             if not isinstance(of_call, list) or len(of_call) != len(sizes):
-                raise CallFailed({"type": "ValueError", "message": MALFORMED})
+                raise CallFailed(Failure("ValueError", MALFORMED))
             for at, size in zip(of_call, sizes, strict=True):
                 if type(at) is not int or not 0 <= at <= least - size:
-                    raise CallFailed({"type": "ValueError", "message": MALFORMED})
+                    raise CallFailed(Failure("ValueError", MALFORMED))
             pairs = zip(of_call, sizes, strict=True)
             places.append([self._out[at : at + size] for at, size in pairs])
         return places

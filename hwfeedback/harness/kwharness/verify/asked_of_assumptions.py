@@ -59,7 +59,7 @@ class _Asking:
             self._base,
             verification.checker.input_names,
             verification.traits.structures,
-            info["names"],
+            info.names,
             fixed,
         )
         asked = [(c, known[c.key]) for c in all_ if c.key in known]

@@ -24,7 +24,7 @@ def exact(v: Verification, candidate: CandidateClient, fresh: secret_draws.Fresh
     known = v.calibration.families.get("zero_one")
     if known is None or not v.other_weights(known) or v.plan is not None:
         return
-    state = secret_draws.zero_one(v.original, v.reference.info["trainable"])
+    state = secret_draws.zero_one(v.original, v.reference.info.trainable)
     _weights(v, candidate, state)
     try:
         _exact_forwards(v, candidate, known)
@@ -34,7 +34,7 @@ def exact(v: Verification, candidate: CandidateClient, fresh: secret_draws.Fresh
         v.report.families.pop("zero_one", None)
         another = fresh()
         try:
-            another.set_state(v.reference.info["names"], state)
+            another.set_state(v.reference.info.names, state)
             _exact_forwards(v, another, known)
         except WorkerFailure as e:
             if e.client is another:
@@ -60,14 +60,14 @@ def _exact_forwards(
 
 def _weights(v: Verification, candidate: CandidateClient, state: Sequence[torch.Tensor]) -> None:
     v.reference.set_state(state)
-    candidate.set_state(v.reference.info["names"], state)
+    candidate.set_state(v.reference.info.names, state)
 
 
 def follows(v: Verification, candidate: CandidateClient) -> None:
     """Changes the weights once more, in place, and sees whether the candidate follows."""
     changed = v.changed()
     v.reference.set_state(changed)
-    if not candidate.set_state(v.reference.info["names"], changed, in_place=True):
+    if not candidate.set_state(v.reference.info.names, changed, in_place=True):
         v.reference.set_state(v.state)
         if candidate.plan is not None and candidate.plan.taken:
             v.report.follows_weights = False  # the names were there

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.for_reference import Weights
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, norms
 from kwharness.numerics.correctness import Expected
@@ -232,21 +233,21 @@ def bear(reference: ReferenceClient, c: Calibration, case: Case) -> Borne | None
     """
     modes = ["wide", "eager"] if c.wide else ["eager"]
     answered = reference.forward(case.tree, case.tensors, modes, sources=True)
-    results = {r["mode"]: r for r in answered}
-    if any("error" in r for r in results.values()):
+    results = {r.mode: r for r in answered}
+    if any(r.error is not None for r in results.values()):
         return None
     eager = results["eager"]
     wide = results.get("wide", eager)
-    tensors = [t.double() if t.is_floating_point() else t for t in wide["tensors"]]
-    same = [t.shape for t in tensors] == [t.shape for t in eager["tensors"]]
+    tensors = [t.double() if t.is_floating_point() else t for t in wide.tensors]
+    same = [t.shape for t in tensors] == [t.shape for t in eager.tensors]
     if not same or len(tensors) != len(c.families["base"].outputs):
         return None
     decides = c.decides and not reference.sparing
-    e = Expected(tensors, eager["tensors"], wide["sources"], decides=decides)
+    e = Expected(tensors, eager.tensors, wide.sources, decides=decides)
     correctness.complete(e)
-    if wrong_on(c, e, eager["tensors"]) or any(_mostly(s) for s in e.skips):
+    if wrong_on(c, e, eager.tensors) or any(_mostly(s) for s in e.skips):
         return None
-    return Borne(e, eager["tree"], eager["aliases"])
+    return Borne(e, eager.tree, eager.aliases)
 
 
 def _mostly(skip: torch.Tensor | None) -> bool:
@@ -287,11 +288,11 @@ def probe(
     return borne
 
 
-def constant(info: dict[str, Any], carried: Sequence[str] = ()) -> list[bool]:
+def constant(info: Weights, carried: Sequence[str] = ()) -> list[bool]:
     """Returns which entries of a reference's state no forward and no training changes. ``carried``
     are the names of what a forward does change.
     """
-    entries = zip(info["names"], info["trainable"], info["moved"], strict=True)
+    entries = zip(info.names, info.trainable, info.moved, strict=True)
     return [not (trained or moved or name in carried) for name, trained, moved in entries]
 
 

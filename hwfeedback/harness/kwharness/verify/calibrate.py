@@ -10,10 +10,10 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
+from kwharness.base.for_reference import Inspected
 from kwharness.clients.errors import WorkerFailure, ran_out
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import (
@@ -72,20 +72,20 @@ def calibrate(
     """
     c = calibration.Calibration()
     seen = reference.inspect(secret_draws.secret())
-    c.carried = seen["carried"]
+    c.carried = seen.carried
     if c.carried:
         reference.carry(c.carried)
-    c.linear = seen["linear"]
-    sizes = [math.prod(o["shape"]) for o in seen["outputs"] if o["dtype"].startswith("float")]
+    c.linear = seen.linear
+    sizes = [o.numel for o in seen.outputs if o.dtype.startswith("float")]
     c.by_rows = parts and reference.sparing
     few = 2 if reference.sparing and min(sizes, default=0) >= MANY_ELEMENTS else 1
     state = reference.state()
-    trainable = reference.info["trainable"]
+    trainable = reference.info.trainable
     draws = secret_draws.draw_many(reference, CALIBRATION_SEEDS // few)
     found, floating = _look_at_inputs(reference, c, draws[0], seen)
     if not reference.sparing:
         c.decides = reference.decides(*draws[0].get()) > 0
-    moved, tied = reference.info["moved"], reference.info["tied"]
+    moved, tied = reference.info.moved, reference.info.tied
     reference.set_state(secret_draws.perturbed(state, moved, tied, secret_draws.secret()))
     start = time.monotonic()
     for family in FAMILIES:
@@ -120,7 +120,7 @@ def _look_at_inputs(
     reference: ReferenceClient,
     c: calibration.Calibration,
     draw: secret_draws.Draw,
-    seen: dict[str, Any],
+    seen: Inspected,
 ) -> tuple[list[Structure], bool]:
     """Finds what families go by. Returns the structures of the inputs, and whether one of these is
     floating.
@@ -128,9 +128,9 @@ def _look_at_inputs(
     inputs = draw.tensors[: c.given]
     found = input_structure.of(secret_draws.some_draws(reference))
     c.structures, c.kinds = [s.says for s in found], [s.kinds() for s in found]
-    c.lines = orders.lines_of(inputs, seen["lengths"])
-    c.factors = [at for at in orders.lines_of(inputs, seen["products"]) if not found[at.input]]
-    elements = sum(math.prod(o["shape"]) for o in seen["outputs"])
+    c.lines = orders.lines_of(inputs, seen.lengths)
+    c.factors = [at for at in orders.lines_of(inputs, seen.products) if not found[at.input]]
+    elements = sum(o.numel for o in seen.outputs)
     c.many_terms = few_terms.many(inputs, elements)
     return found, any(t.is_floating_point() for t in inputs)
 
@@ -146,7 +146,7 @@ def _probe(
     """
     info = reference.info
     changes = assumptions.changes_of(
-        base, info["arguments"], found, info["names"], assumptions.constant(info, c.carried.names)
+        base, info.arguments, found, info.names, assumptions.constant(info, c.carried.names)
     )
     patience, reference.timeout = reference.timeout, min(reference.timeout, PROBE_S)
     try:
@@ -228,7 +228,7 @@ def _reduced_axes(
         return []
     mode = ["wide" if c.wide else "eager"]
     before = reference.forward(*draws[0].get(), mode)[0]
-    if "error" in before:
+    if before.error is not None:
         return []
     end = time.monotonic() + AXES_S
     found: list[Axis] = []
@@ -236,7 +236,7 @@ def _reduced_axes(
         inputs = families.apply(PERMUTED, draws[0].tensors, secret_draws.secret(), Traits([axis]))
         inputs = reference.lend(inputs)
         after = reference.forward(draws[0].tree, inputs, mode)[0]
-        if "error" not in after and _unchanged(c, before["tensors"], after["tensors"]):
+        if after.error is None and _unchanged(c, before.tensors, after.tensors):
             found.append(axis)
         if time.monotonic() > end:
             break
@@ -259,9 +259,9 @@ def _summed_along(
         traits = replace(c.traits(found), factors=[line])
         inputs = families.apply(FEW_FACTORS, draw.tensors, secret_draws.secret(), traits)
         answers = reference.forward(draw.tree, reference.lend(inputs), ["wide", "eager"])
-        if any("error" in a for a in answers):
+        if any(a.error is not None for a in answers):
             return c.factors
-        errors.append(_relative_error(*(a["tensors"] for a in answers)))
+        errors.append(_relative_error(*(a.tensors for a in answers)))
     return [at for at, error in zip(c.factors, errors, strict=True) if error <= 2 * min(errors)]
 
 

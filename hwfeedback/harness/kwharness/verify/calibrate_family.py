@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from kwharness.clients.answers import ModeAnswer, reshaped
 from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError, ran_out
-from kwharness.clients.reference_client import ReferenceClient, reshaped
+from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, decision_sides, families, norms
 from kwharness.numerics.correctness import Expected, Noise
 from kwharness.numerics.families import BASE, ORDERED, Family, Traits
@@ -57,27 +59,25 @@ class Calibrator:
         answers = reference.each(tree, inputs, self._asked(modes, lanes, k), decided=bool(lanes))
         with reference.whole() if k == 0 else nullcontext():
             wide = next(answers)
-        if "error" in wide and k and reference.parts is not None:
+        if wide.error is not None and k and reference.parts is not None:
             reference.parts, c.by_rows = None, False
             wide = reference.forward(tree, inputs, ["wide"], sources=True)[0]
         eager = next(answers)
         if not self._runs(eager):
             return False
-        if "error" in wide or not c.wide:
+        if wide.error is not None or not c.wide:
             if not self._does_without(wide):
                 return False
-            wide = {
-                **eager,
-                "tensors": [t.double() if t.is_floating_point() else t for t in eager["tensors"]],
-            }
-        e = Expected(wide["tensors"], eager["tensors"], wide["sources"], decides=c.decides)
+            doubled = [t.double() if t.is_floating_point() else t for t in eager.tensors]
+            wide = replace(eager, tensors=doubled)
+        e = Expected(wide.tensors, eager.tensors, wide.sources, decides=c.decides)
         if lanes:
             take_sides(e, [next(answers) for _ in lanes])
         correctness.complete(e)
         if not f.outputs:
             f.outputs = [Noise() for _ in e.wide]
         skips = [self._begin_widening(e, i) for i in range(len(f.outputs))]
-        f.exact = f.exact and all(_is_exact(e, i, t) for i, t in enumerate(eager["tensors"]))
+        f.exact = f.exact and all(_is_exact(e, i, t) for i, t in enumerate(eager.tensors))
         known = [n.error.max for n in f.outputs]
         e.lighten()
         del eager
@@ -96,45 +96,46 @@ class Calibrator:
             used.append("compile")
         return used
 
-    def _runs(self, eager: dict[str, Any]) -> bool:
+    def _runs(self, eager: ModeAnswer) -> bool:
         """Whether eager gave outputs as on the draws before. Raises ReferenceBroken."""
         c, family = self._c, self._family
-        if "error" in eager:
-            error = eager["error"]
+        if eager.error is not None:
+            error = eager.error
             if family is BASE or ran_out(error):
                 raise ReferenceBroken(error)
             c.notes.append(f"{family.name}: left out, the reference raises {error.type} on it")
             return False
         # Without their content.
-        c.outputs = c.outputs or [t.to("meta") for t in eager["tensors"]]
-        if error := reshaped(c.outputs, eager["tensors"]):
+        c.outputs = c.outputs or [t.to("meta") for t in eager.tensors]
+        if other := reshaped(c.outputs, eager.tensors):
             if family is BASE:
-                raise ReferenceBroken(error)
-            c.notes.append(f"{family.name}: left out, the reference's result {error.message}")
+                raise ReferenceBroken(other)
+            c.notes.append(f"{family.name}: left out, the reference's result {other.message}")
             return False
         return True
 
-    def _does_without(self, wide: dict[str, Any]) -> bool:
+    def _does_without(self, wide: ModeAnswer) -> bool:
         """Whether a family does without float64: float32 is expected, and the noise that could not
         be simulated is allowed for by another order of evaluation only. Raises ReferenceBroken.
         """
-        c, family = self._c, self._family
-        if c.wide and family is BASE:
-            c.wide = False
-            c.notes.append(
-                f"the reference does not run in float64 ({wide['error'].type}): "
-                "float32 is what is expected"
-            )
-        elif c.wide:
-            if ran_out(wide["error"]):
-                raise ReferenceBroken(wide["error"])
+        c, family, error = self._c, self._family, wide.error
+        if c.wide and error is not None:
+            if family is BASE:
+                c.wide = False
+                c.notes.append(
+                    f"the reference does not run in float64 ({error.type}): "
+                    "float32 is what is expected"
+                )
+                return True
+            if ran_out(error):
+                raise ReferenceBroken(error)
             c.notes.append(f"{family.name}: left out, the reference raises in float64")
             return False
         return True
 
     def _widen_by(
         self,
-        answers: Iterator[dict[str, Any]],
+        answers: Iterator[ModeAnswer],
         e: Expected,
         skips: Sequence[torch.Tensor | None],
         known: Sequence[float],
@@ -142,24 +143,24 @@ class Calibrator:
         """Takes the honest forms of a draw. Raises ReferenceBroken."""
         c, f = self._c, self.found
         for r in answers:
-            mode = r["mode"]
-            if "error" not in r:
+            mode = r.mode
+            if r.error is None:
                 for i in range(len(f.outputs)):
                     self._widen(e, i, r, skips[i], known[i])
                 if mode == "compile":
-                    forms = enumerate(r["tensors"])
+                    forms = enumerate(r.tensors)
                     f.exact = f.exact and all(_is_exact(e, i, t) for i, t in forms)
                     del forms
             elif mode == "compile":
-                message = r["error"].message.splitlines()
-                why = f"torch.compile fails: {message[0][:160] if message else r['error'].type}"
+                message = r.error.message.splitlines()
+                why = f"torch.compile fails: {message[0][:160] if message else r.error.type}"
                 if self._family is BASE:
                     c.compiled = False
                     c.notes.append(why)
                 else:
                     self.problems.append(why)
-            elif c.wide and ran_out(r["error"]):
-                raise ReferenceBroken(r["error"])  # or bounds would be too narrow
+            elif c.wide and ran_out(r.error):
+                raise ReferenceBroken(r.error)  # or bounds would be too narrow
             del r
 
     def _begin_widening(self, e: Expected, i: int) -> torch.Tensor | None:
@@ -182,20 +183,21 @@ class Calibrator:
         return skip
 
     def _widen(
-        self, e: Expected, i: int, r: dict[str, Any], skip: torch.Tensor | None, known: float
+        self, e: Expected, i: int, r: ModeAnswer, skip: torch.Tensor | None, known: float
     ) -> None:
         """Takes what an honest form gives for output i into its noise, and names what it fails.
 
         ``known``: the largest error before this draw's forms, but for eager.
         """
-        wide, got = e.wide[i], r["tensors"][i]
-        n, mode, problems = self.found.outputs[i], r["mode"], self.problems
+        wide, got = e.wide[i], r.tensors[i]
+        n, mode, problems = self.found.outputs[i], r.mode, self.problems
         simulated = mode.startswith("noise:")
         if not wide.is_floating_point():
             eager = e.sources[i]
-            if simulated and eager is not None and r["sources"][i] is not None:
-                a, b = r["sources"][i]["values"], eager["values"]
-                n.source = max(n.source, norms.error_where_finite(a, b).max)
+            mine = r.sources[i]
+            if simulated and eager is not None and mine is not None:
+                error = norms.error_where_finite(mine.values, eager.values)
+                n.source = max(n.source, error.max)
             elif mode == "compile":
                 o = correctness.compare(got, e, i, n, 0.0)
                 if not o.passed and not o.unsettled:
@@ -270,9 +272,9 @@ def has_sides(reference: ReferenceClient, c: calibration.Calibration) -> bool:
     return c.decides and c.wide and not reference.sparing
 
 
-def take_sides(e: Expected, lanes: Sequence[dict[str, Any]]) -> None:
+def take_sides(e: Expected, lanes: Sequence[ModeAnswer]) -> None:
     """Takes what else is right into what is expected, as far as the reference said it."""
-    given = [r["tensors"] for r in lanes if "error" not in r]
+    given = [r.tensors for r in lanes if r.error is None]
     e.sides = [decision_sides.of(w, [t[i] for t in given]) for i, w in enumerate(e.wide)]
 
 
@@ -280,12 +282,12 @@ def rows_apart(
     reference: ReferenceClient, tree: Any, inputs: Sequence[torch.Tensor], e: Expected
 ) -> bool:
     """Whether a batch in parts gives what the whole gives. Then it is computed so from now on."""
-    counts = any(s["shape"] and "int" in s["dtype"] for s in reference.info["state"])
+    counts = any(s.shape and "int" in s.dtype for s in reference.info.state)
     reference.parts = None if counts else Parts.of(inputs, e.wide, reference.device)
     if reference.parts is None:
         return False
     got = reference.forward(tree, inputs, ["wide"])[0]
-    given = [] if "error" in got else got["tensors"]
+    given = [] if got.error is not None else got.tensors
     if len(given) == len(e.wide) and all(map(_the_same, given, e.wide, e.scales)):
         return True
     reference.parts = None

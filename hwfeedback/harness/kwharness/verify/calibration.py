@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kwharness.model.state import NOTHING, Carried
+from kwharness.base.carried import NOTHING, Carried
 from kwharness.numerics import (
     correctness,
 )

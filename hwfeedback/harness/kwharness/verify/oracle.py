@@ -190,21 +190,21 @@ class Oracle(ABC):
 
     def finish(self) -> Expected:
         """Waits for what ``begin`` has asked for."""
-        results = {r["mode"]: r for r in self.reference.finish_forward()}
+        results = {r.mode: r for r in self.reference.finish_forward()}
         eager = results.get("eager")
-        if eager is not None and "error" in eager:
-            raise eager["error"]
+        if eager is not None and eager.error is not None:
+            raise eager.error
         wide = results.get("wide", eager)
         assert wide is not None
-        if "error" in wide:
-            raise wide["error"]
+        if wide.error is not None:
+            raise wide.error
         if self.output_tree is None and eager is not None:
-            self.output_tree = eager["tree"]
-            self.aliases = eager["aliases"]
-        tensors = [t.double() if t.is_floating_point() else t for t in wide["tensors"]]
-        beside = None if eager is None else eager["tensors"]
+            self.output_tree = eager.tree
+            self.aliases = eager.aliases
+        tensors = [t.double() if t.is_floating_point() else t for t in wide.tensors]
+        beside = None if eager is None else eager.tensors
         decides = calibrate_family.has_sides(self.reference, self.calibration)
-        e = correctness.complete(Expected(tensors, beside, wide["sources"], decides=decides))
+        e = correctness.complete(Expected(tensors, beside, wide.sources, decides=decides))
         if decides and e.own:
             # Eager may be on the other side of what is rounded: who fails is looked at with that.
             e.own = [Scale() for _ in e.own]
@@ -254,13 +254,13 @@ class Oracle(ABC):
         for seed in range(patterns):
             modes = [f"moved:{seed}"] + [f"noise:{seed}"] * simulated
             for r in self.reference.each(tree, inputs, modes, decided=decided):
-                rounding = r["mode"].startswith("noise:")
-                if "error" in r:
-                    if ran_out(r["error"]) and not rounding:  # which takes far more
-                        raise r["error"]
+                rounding = r.mode.startswith("noise:")
+                if r.error is not None:
+                    if ran_out(r.error) and not rounding:  # which takes far more
+                        raise r.error
                     return
                 known = expected.own if rounding else expected.moved
-                for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
+                for n, (a, b) in enumerate(zip(expected.wide, r.tensors, strict=True)):
                     if a.is_floating_point():
                         skip = expected.skips[n] if expected.skips else None
                         known[n].widen(norms.error_where_finite(b, a, skip))

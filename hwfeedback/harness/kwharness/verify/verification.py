@@ -55,7 +55,7 @@ class Verification:
         self.level = level
         self.report = findings.Report(precision)
         self.oracle = oracle_of(reference, calibration)
-        names = [str(n) for n in reference.info.get("arguments") or []]
+        names = reference.info.arguments
         self.checker = Checker(self.oracle, self.report, names, strict)
         self.traits = Traits()
         self.draws: list[secret_draws.Draw] = []
@@ -92,12 +92,12 @@ class Verification:
     def _moved(self, original: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns other weights, where they can be changed after construction."""
         return secret_draws.perturbed(
-            original, self.may_move(), self.reference.info["tied"], secret_draws.secret()
+            original, self.may_move(), self.reference.info.tied, secret_draws.secret()
         )
 
     def may_move(self) -> list[bool]:
         """Returns which weights can be changed after construction."""
-        moved = self.reference.info["moved"]
+        moved = self.reference.info.moved
         return moved if self.plan is None else self.plan.may_move(moved)
 
     def constructed(self) -> list[torch.Tensor]:
@@ -105,7 +105,7 @@ class Verification:
         what it has then.
         """
         made = self.reference.state()
-        pairs = zip(self.reference.info["names"], made, self.original, strict=True)
+        pairs = zip(self.reference.info.names, made, self.original, strict=True)
         self.by_seed |= {n for n, a, b in pairs if not same_bytes(a, b)}
         state = self._moved(made)
         self.reference.set_state(state)
@@ -128,7 +128,7 @@ class Verification:
 
     def other_weights(self, known: calibration.FamilyCalibration) -> bool:
         """Whether a family is asked with weights of its own."""
-        return known.exact and any(self.reference.info["trainable"])
+        return known.exact and any(self.reference.info.trainable)
 
     # In other processes.
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+from kwharness.base import for_builder, operations
+from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
-from kwharness.build import (
-    artifacts,
-    compilers,
-    cuda_toolkit,
-    first_request,
-    forbidden,
-    sass,
-    source,
-)
+from kwharness.base.verdicts import Read
+from kwharness.build import artifacts, compilers, cuda_toolkit, forbidden, sass
 from kwharness.export import inline_loader
+from kwharness.export.file_facts import About
 from kwharness.standalone import looks
 from kwharness.torch_compile import inductor
 from kwharness.workers import candidate as worker_candidate
@@ -31,9 +28,7 @@ MAX_OBJECT = 256 << 20
 
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
-    """Serves ``parse``, ``first``, ``record``, ``export``, ``compile``, ``facts``; ``cold``, then
-    ``look``.
-    """
+    """Serves what base/for_builder.py has."""
     if config.get("runs"):  # a candidate, so that what it compiles when it is called is there
         worker_candidate.main(channel, config, fds)
         return
@@ -46,52 +41,44 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     if config.get("warm"):
         compilers.warm_kernels()
 
-    def parse(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        candidate = msg["what"] == "candidate"
-        text = inline_loader.read_as(msg["source"]) if candidate else msg["source"]
-        return source.parse(text, msg["what"])
+    def parse(request: for_builder.Parse, _: list[int]) -> Read:
+        return early_builder.parse(request)
 
-    def first(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        text = inline_loader.read_as(msg["source"])
-        return {"request": first_request.first_request(text)}
-
-    def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def record(request: for_builder.Record, _: list[int]) -> for_builder.Recorded:
         nonlocal recorded
         recorded = True
-        return _record(inline_loader.read_as(msg["source"]), forbids=msg.get("forbids") is True)
+        return _record(inline_loader.read_as(request.source), forbids=request.forbids)
 
-    def compile_(msg: dict[str, Any], _: list[int]) -> None:
+    def export(request: for_builder.Export, _: list[int]) -> for_builder.Exported:
+        about = cast("About | None", request.about)
+        return for_builder.Exported(inline_loader.standalone(request.source, about=about))
+
+    def compile_(request: for_builder.Compile, _: list[int]) -> None:
         if recorded:
             raise RuntimeError("this builder has run a candidate: compile in a fresh one")
-        _compile(channel, msg, str(config.get("light") or ""))
-
-    def facts(_: dict[str, Any], given: list[int]) -> dict[str, Any]:
-        found = []
-        for fd in given:
-            with open(f"/proc/self/fd/{fd}", "rb") as f:
-                found.append(sass.facts(f.read()))
-        return {"kernels": found}
+        light = str(config.get("light") or "")
+        early_builder.compiled(channel, request.request, light, with_torch=True)
 
     alone = looks.Server()
-    ops = {
-        "parse": parse,
-        "first": first,
-        "export": lambda msg, _: {
-            "source": inline_loader.standalone(msg["source"], about=msg.get("about"))
-        },
-        "record": record,
-        "compile": compile_,
-        "cold": alone.run,
-        "look": alone.look,
-        "facts": facts,
+    ops: dict[type[operations.Request], serving.Op] = {
+        for_builder.Parse: parse,
+        for_builder.ReadFirst: lambda request, _: early_builder.first(request),
+        for_builder.Export: export,
+        for_builder.Record: record,
+        for_builder.Compile: compile_,
+        for_builder.MakeHeader: partial(_make_header, channel, str(config.get("light") or "")),
+        for_builder.MakeHelper: partial(_make_helper, channel, str(config.get("light") or "")),
+        for_builder.ReadFacts: _facts,
+        for_builder.Run: alone.run,
+        for_builder.Look: alone.look,
     }
     try:
-        serving.serve(channel, ops, FILENAME)
+        serving.serve(channel, serving.answering(ops), FILENAME)
     finally:
         alone.close()
 
 
-def _record(text: str, *, forbids: bool) -> dict[str, Any]:
+def _record(text: str, *, forbids: bool) -> for_builder.Recorded:
     """Imports a candidate and returns what it asks to have built, if all of it compiles.
     ``forbids``: what policy forbids fails.
     """
@@ -109,18 +96,28 @@ def _record(text: str, *, forbids: bool) -> dict[str, Any]:
             raise NameError(f"the file defines no class ModelNew{kind}")
     except BaseException as e:
         error = serving.error_of(e, FILENAME)
-    return {"requests": noted.requests, "error": error}
+    return for_builder.Recorded(noted.requests, error)
 
 
-def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
-    request = msg["request"]
-    if request["kind"] not in ("header", "helper"):
-        early_builder.compiled(channel, request, light, with_torch=True)
-        return
+def _make_header(
+    channel: Channel, light: str, request: for_builder.MakeHeader, _: list[int]
+) -> None:
+    more = cuda_toolkit.cuda_includes() if request.cuda else ()
     with tempfile.TemporaryDirectory() as folder:
-        if request["kind"] == "header":
-            more = cuda_toolkit.cuda_includes() if request["cuda"] else ()
-            built = compilers.compile_header(request["flags"], light, folder, more)
-        else:
-            built = compilers.compile_helper(light, folder)
-        early_builder.answer(channel, {"object": built})
+        made = compilers.compile_header(request.flags, light, folder, more)
+        early_builder.give(channel, made, Done())
+
+
+def _make_helper(
+    channel: Channel, light: str, request: for_builder.MakeHelper, _: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        early_builder.give(channel, compilers.compile_helper(light, folder), Done())
+
+
+def _facts(request: for_builder.ReadFacts, given: list[int]) -> for_builder.Facts:
+    found = []
+    for fd in given:
+        with open(f"/proc/self/fd/{fd}", "rb") as f:
+            found.append(sass.facts(f.read()))
+    return for_builder.Facts(found)

@@ -1,35 +1,37 @@
 """The candidate worker: one candidate, which is believed in nothing.
 
-It gets raw inputs and gives raw outputs.
-
-Operations, besides ``window`` (timing/window_worker.py): ``load``, ``init``, ``carry``,
-``describe``, ``map``, ``set_state``, ``forward``, ``trace``, ``settle``, ``timed``, ``compiled``,
-``libraries``. Whatever is answered here, the referee decides by the bytes in block ``out`` alone.
+It gets raw inputs and gives raw outputs: what is asked of it, and what it answers, are the messages
+of base/operations.py. Whatever is answered here, the referee decides by the bytes in block ``out``
+alone.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kwharness.attribution import trace
-from kwharness.base import trees
+from kwharness.base import for_candidate, operations, trees
+from kwharness.base.carried import NOTHING
+from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
-from kwharness.base.tensors import DTYPE_NAMES
+from kwharness.base.records import Message
+from kwharness.base.tensors import DTYPE_NAMES, specs_of
 from kwharness.build import forbidden
 from kwharness.export import file_loader, inline_loader
 from kwharness.machine import allocator
 from kwharness.machine import device as devices
 from kwharness.machine.device import Device
-from kwharness.model import construction, state
-from kwharness.model.state import Carried, Carrier
+from kwharness.model import construction
+from kwharness.model.state import Carrier
 from kwharness.timing import gpu_trace_clock, gpu_worker, window_worker
 from kwharness.torch_compile import called_cache, called_languages, inductor, program_answers
 from kwharness.workers import serving
-from kwharness.workers.serving import Blocks, StageError, specs_of
+from kwharness.workers.serving import Blocks, StageError
 from kwharness.workers.stand_in_compiler import stand_in_for_the_compiler
 
 FILENAME = "candidate.py"
@@ -51,43 +53,41 @@ class Candidate:
         self.module: Any = None
         self.model: Any = None
         self._constants: list[float | None] = []  # in whose place its state was drawn
-        self.window_tree: Any = None
-        self.output_tree: Any = None
-        self.aliases: list[int] | None = None
-        self._carried = state.NOTHING
+        self._timed: operations.Trees | None = None  # of timed calls
+        self._carried = NOTHING
         self._others: list[str] = []  # the reference's weights that are no state
         self._carrier: Carrier | None = None
 
-    def load(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def load(self, request: for_candidate.Load, fds: list[int]) -> Done:
         """Imports the candidate, with what the builder made of its C++ in place of building."""
-        torch.set_num_threads(int(msg.get("threads") or 1))
+        torch.set_num_threads(request.threads)
         from kwharness.build import artifacts, form
 
-        workshop = fds.pop() if msg.get("asks") else -1
-        given, text = msg.get("artifacts") or [], msg["source"]
-        objects = artifacts.Objects(given, fds, msg.get("failed") or [], workshop)
-        artifacts.of_file(text, handed_out=msg.get("handed_out") is True)
+        workshop = fds.pop() if request.asks else -1
+        given, text = request.artifacts, request.source
+        objects = artifacts.Objects(given, fds, request.failed, workshop)
+        artifacts.of_file(text, handed_out=request.handed_out)
         recorder = None
         kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == form.CALLED]
-        if msg.get("stand_in"):
+        if request.stand_in:
             artifacts.stand_in(objects)
             text = inline_loader.read_as(
                 text
             )  # the loader in an exported file is stood in for, too
             if kernels:
                 called_languages.stand_in()
-        elif msg.get("elsewhere"):
+        elif request.elsewhere:
             recorder = artifacts.record(objects)
             text = inline_loader.read_as(text)
         else:
             artifacts.install(objects)
             for fd in kernels:
-                called_cache.unpack(fd, forbids=msg.get("forbids") is True)
-        if not msg.get("stand_in"):
+                called_cache.unpack(fd, forbids=request.forbids)
+        if not request.stand_in:
             stand_in_for_the_compiler(objects)
         if self._compiles:
             program_answers.note()
-        self._forbids = msg.get("forbids") is True
+        self._forbids = request.forbids
         if self._forbids:
             forbidden.forbid()
         fds.clear()  # they stay open: the objects are loaded through them
@@ -95,25 +95,25 @@ class Candidate:
             self.module = serving.run_source(text, "candidate", FILENAME)
         except BaseException as e:
             if recorder is not None and recorder.called:
-                return {}  # where a stand-in was called its nothing may be the cause
+                return Done()  # where a stand-in was called its nothing may be the cause
             raise StageError("import", e) from e
         made = getattr(self.module, "ModelNew", None)
         if not isinstance(made, type):
             kind = "" if made is None else f": its ModelNew is a {type(made).__name__}"
             raise StageError("import", NameError(f"the file defines no class ModelNew{kind}"))
-        return {"flags": _flags()}
+        return Done()
 
-    def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def init(self, request: for_candidate.Init, _: list[int]) -> for_candidate.Initialised:
         """Constructs ModelNew as the reference was constructed, under the same seed, with the same
         contents moved. Answers how often each was.
         """
-        tensors = self.blocks.views("init", msg["layout"]) if msg["layout"] else []
-        args = trees.build(msg["tree"], [t.clone() for t in tensors])
+        tensors = self.blocks.views("init", request.layout) if request.layout else []
+        args = trees.build(request.tree, [t.clone() for t in tensors])
         placed = self.device.placing()
         try:
-            known = msg.get("breaks") or []
+            known = request.breaks
             breaks = construction.Breaks(known)
-            with construction.under(int(msg["seed"]), breaks if known else None) as drawn, placed:
+            with construction.under(request.seed, breaks if known else None) as drawn, placed:
                 self.model = self.module.ModelNew(*args)
                 if isinstance(self.model, torch.nn.Module):
                     drawn.finish(self.model)
@@ -128,9 +128,9 @@ class Candidate:
             self._constants = [drawn.of(t) for t in self._own().values()]
         except BaseException as e:  # its state_dict() is its own
             raise StageError("weights", e) from e
-        if msg.get("eval"):
+        if request.eval:
             self.model.eval()
-        return {"broken": breaks.times}
+        return for_candidate.Initialised(breaks.times)
 
     def _own(self) -> dict[str, torch.Tensor]:
         """Its parameters and buffers: the tensors themselves."""
@@ -140,33 +140,30 @@ class Candidate:
             if isinstance(t, torch.Tensor) and t.layout is torch.strided and t.dtype in DTYPE_NAMES
         }
 
-    def describe(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says which parameters and buffers it has as it was constructed; or, of those that are
-        ``wanted``, writes the content to block ``own``.
-        """
+    def describe(self, request: for_candidate.Describe, _: list[int]) -> for_candidate.Described:
         try:
             own = self._own()
-            if "wanted" in msg:
-                views = self.blocks.views("own", msg["layout"])
-                for name, view in zip(msg["wanted"], views, strict=True):
-                    view.copy_(own[name])
-                return {}
-            return {
-                "takes": _takes_weights_by(self.model),
-                "names": list(own),
-                "specs": specs_of(list(own.values())),
-                "constants": self._constants,
-            }
+            specs = specs_of(list(own.values()))
+            takes = _takes_weights_by(self.model)
+            return for_candidate.Described(takes, list(own), specs, self._constants)
         except BaseException as e:
             raise StageError("weights", e) from e
 
-    def carry(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says what the reference carries from call to call: it is behind inputs and outputs.
-        Comes before weights.
-        """
-        self._carried = Carried.from_json(msg["carried"])
+    def show(self, request: for_candidate.Show, _: list[int]) -> Done:
+        try:
+            own = self._own()
+            views = self.blocks.views("own", request.layout)
+            for name, view in zip(request.names, views, strict=True):
+                view.copy_(own[name])
+            return Done()
+        except BaseException as e:
+            raise StageError("weights", e) from e
+
+    def carry(self, request: operations.Carry, _: list[int]) -> Done:
+        """Comes before weights."""
+        self._carried = request.carried
         self._carrier = None
-        return {}
+        return Done()
 
     def carrier(self) -> Carrier | None:
         """Returns what puts state into the model, once it has its weights."""
@@ -174,50 +171,43 @@ class Candidate:
             self._carrier = Carrier(self.model, self._carried, others=self._others)
         return self._carrier
 
-    def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Gives the candidate the reference's weights:
-
-        as a state_dict, or what it has of them in place (``in_place``, ``own``).
-        """
-        views = self.blocks.views("state", msg["layout"]) if msg["layout"] else []
-        weights = {n: v.clone() for n, v in zip(msg["names"], views, strict=True)}
+    def take(self, request: for_candidate.Take, _: list[int]) -> for_candidate.Taken:
+        """Takes the reference's weights: as a state_dict, or what it has of them in place."""
+        views = self.blocks.views("state", request.layout) if request.layout else []
+        weights = {n: v.clone() for n, v in zip(request.names, views, strict=True)}
         self._others = [n for n in weights if n not in self._carried.names]
         own = getattr(self.model, "load_reference_state", None)
         try:
             with torch.no_grad():
-                if msg.get("own") or msg.get("in_place"):
+                if request.own or request.in_place:
                     mine = self._own()
                     if not set(weights) <= set(mine):
-                        return {"changed": False}
+                        return for_candidate.Taken(False)
                     for name, value in weights.items():
                         mine[name].copy_(value)
-                    return {"changed": True}
+                    return for_candidate.Taken(True)
                 if callable(own):
                     own(weights)
                 elif weights or self.model.state_dict():
                     self.model.load_state_dict(weights)
         except BaseException as e:
             raise StageError("weights", e) from e
-        return {}
+        return for_candidate.Taken()
 
-    def map(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        self.blocks.map(str(msg["name"]), fds.pop(), int(msg["size"]))
-        return {}
+    def map(self, request: operations.Map, fds: list[int]) -> Done:
+        self.blocks.map(request.name, fds.pop(), request.size)
+        return Done()
 
-    def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Runs one forward on block ``in`` and copies what fits ``outputs`` to block ``out``.
-
-        ``goes_on``: with the state that the last one has left, not with that in the block.
-        """
-        inputs = self.blocks.views("in", msg["layout"])
+    def call(self, request: for_candidate.Call, _: list[int]) -> for_candidate.Called:
+        inputs = self.blocks.views("in", request.layout)
         if self._poisons:
             self.device.poison()
-        tree, out, carried = self._call(msg["tree"], inputs, bool(msg.get("goes_on")))
-        wanted = self.blocks.views("out", msg["outputs"])
+        tree, out, carried = self._call(request.tree, inputs, request.goes_on)
+        wanted = self.blocks.views("out", request.outputs)
         specs = specs_of(out)
-        fits = trees.same_shape(trees.renumbered(tree), msg["output_tree"])
+        fits = trees.same_shape(trees.renumbered(tree), request.output_tree)
         if fits:
-            out = [out[i] for i in trees.ordered_like(tree, msg["output_tree"])] + carried
+            out = [out[i] for i in trees.ordered_like(tree, request.output_tree)] + carried
             specs = specs_of(out)
             for view, t in zip(wanted, out, strict=True):
                 if t.shape == view.shape and t.dtype == view.dtype:
@@ -228,11 +218,11 @@ class Candidate:
         if self._carrier is not None:
             self._carrier.settle(inputs)
         del carried
-        if msg.get("sparing"):
+        if request.sparing:
             out.clear()
             call = sum(t.numel() * t.element_size() for t in [*inputs, *wanted])
             devices.give_back(self.device, call)
-        return {"fits": fits, "outputs": specs, "aliases": aliases, "flags": _flags()}
+        return for_candidate.Called(specs, fits, aliases)
 
     def _call(
         self, tree: Any, tensors: list[torch.Tensor], goes_on: bool = False
@@ -262,20 +252,20 @@ class Candidate:
                 raise StageError("output", f"forward returns a {t.layout} tensor on {t.device}")
         return tree, found, carried
 
-    def trace(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def trace(self, request: for_candidate.Trace, _: list[int]) -> for_candidate.Traced:
         from kwharness.build import artifacts
 
-        inputs = self.blocks.views("in", msg["layout"])
+        inputs = self.blocks.views("in", request.layout)
         clock = gpu_trace_clock.clock_of(self.device)
 
         def forward() -> None:
-            for t in self._call(msg["tree"], inputs)[1]:
+            for t in self._call(request.tree, inputs)[1]:
                 t.contiguous()  # as where it is timed
 
         forward()  # after which all its extensions are loaded
         custom = called_languages.functions() | self._of_own_loader() | artifacts.functions()
         apart = trace.regions(compiled=not self._forbids)
-        return {"trace": trace.observe(forward, custom, clock, apart)}
+        return for_candidate.Traced(trace.observe(forward, custom, clock, apart))
 
     def _of_own_loader(self) -> dict[str, Any]:
         """Returns the functions of libraries that the loader in an exported file has made."""
@@ -285,60 +275,72 @@ class Candidate:
                 found |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
         return found
 
-    def settle(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Ends the poisoning of memory: from here on the candidate is timed."""
+    def settle(self, request: for_candidate.Settle, _: list[int]) -> Done:
         allocator.poison(False)
         self._poisons = False
-        return {}
+        return Done()
 
-    def compiled(self, msg: dict[str, Any], _: list[int]) -> None:
-        """Gives what was compiled in this process when it was called: an archive, and in
-        further answers (``after`` so many) the libraries that are not in it.
-        """
-        made = list(called_cache.libraries().items())
-        if "after" in msg:
-            some = made[int(msg["after"]) :][: called_cache.AT_ONCE]
-            fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for _, path in some]
-            self._give({"names": [name for name, _ in some]}, fds)
-            return
+    def give_compiled(self, request: operations.GiveCompiled, _: list[int]) -> None:
+        """Gives what was compiled in this process when it was called."""
         data = called_cache.packed()
         if not data:
-            self.channel.send({"ok": True, "libraries": 0})
+            self._give(for_candidate.CompiledKernels(), [])
             return
         fd = os.memfd_create("kernels", os.MFD_CLOEXEC)
         with open(fd, "wb", closefd=False) as f:
             f.write(data)
-        self._give({"libraries": len(made)}, [fd])
+        self._give(for_candidate.CompiledKernels(len(called_cache.libraries())), [fd])
 
-    def _give(self, answer: dict[str, Any], fds: list[int]) -> None:
+    def give_libraries(self, request: for_candidate.GiveLibraries, _: list[int]) -> None:
+        made = list(called_cache.libraries().items())
+        some = made[request.after :][: called_cache.AT_ONCE]
+        fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for _, path in some]
+        self._give(for_candidate.Libraries([name for name, _ in some]), fds)
+
+    def _give(self, answer: Message, fds: list[int]) -> None:
         try:
-            self.channel.send({"ok": True} | answer, fds)
+            self.channel.send(serving.answered(answer), fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def libraries(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Takes libraries that were made in another process of this candidate."""
-        for name, fd in zip(msg["names"], fds, strict=True):
+    def take_libraries(self, request: for_candidate.TakeLibraries, fds: list[int]) -> Done:
+        for name, fd in zip(request.names, fds, strict=True):
             called_cache.link(name, fd)
         fds.clear()  # they stay open: the libraries are loaded through them
-        return {}
+        return Done()
 
-    def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says in which containers the tensors of timed calls go, and come, and which of those
-        may lie in an input.
-        """
-        self.window_tree = msg["tree"]
-        self.output_tree = msg["output_tree"]
-        self.aliases = msg.get("aliases")
-        return {}
+    def timed(self, request: operations.Trees, _: list[int]) -> Done:
+        self._timed = request
+        return Done()
 
-    def window(self, msg: dict[str, Any], fds: list[int]) -> None:
-        forward = window_worker.forward_of(self.model, self.window_tree, self.output_tree)
+    def window(self, request: operations.Windows, fds: list[int]) -> None:
+        assert self._timed is not None
+        forward = window_worker.forward_of(self.model, self._timed)
         side = gpu_worker.side_of(self.device)
-        msg = msg | {"aliases": self.aliases}
-        window_worker.serve(self.channel, msg, fds, forward, side, self.carrier())
+        request = replace(request, aliases=self._timed.aliases)
+        window_worker.serve(self.channel, request, fds, forward, side, self.carrier())
         fds.clear()  # serve closed them
+
+    def ops(self) -> dict[type[operations.Request], serving.Op]:
+        """Returns what can be asked of it."""
+        return {
+            for_candidate.Load: self.load,
+            for_candidate.Init: self.init,
+            operations.Carry: self.carry,
+            for_candidate.Describe: self.describe,
+            for_candidate.Show: self.show,
+            for_candidate.Take: self.take,
+            operations.Map: self.map,
+            for_candidate.Call: self.call,
+            for_candidate.Trace: self.trace,
+            for_candidate.Settle: self.settle,
+            operations.Trees: self.timed,
+            operations.Windows: self.window,
+            operations.GiveCompiled: self.give_compiled,
+            for_candidate.GiveLibraries: self.give_libraries,
+            for_candidate.TakeLibraries: self.take_libraries,
+        }
 
 
 def _takes_weights_by(model: torch.nn.Module) -> str:
@@ -367,25 +369,6 @@ def _inside(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:
     return -1
 
 
-def _flags() -> dict[str, Any]:
-    """The global switches that change what PyTorch computes."""
-    try:
-        precision = torch.get_float32_matmul_precision()
-    except RuntimeError:  # it was set by the older switches and by the newer ones
-        precision = "mixed"
-    return {
-        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "matmul_precision": precision,
-        "threads": torch.get_num_threads(),
-    }
-
-
-OPERATIONS = (
-    "load", "init", "carry", "describe", "set_state", "map", "forward", "trace", "settle", "timed",
-    "window", "compiled", "libraries",
-)  # fmt: skip
-
-
 def prepare() -> None:
     """For the fork server, which does it once for all candidates' processes."""
     if os.path.exists("/dev/nvidiactl"):
@@ -404,6 +387,6 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         inductor.use(config["inductor_cache"])
     device = serving.device_of(channel, config)
     c = Candidate(channel, device, bool(config.get("poison")), bool(config.get("runs")))
-    ops = {n: getattr(c, n) for n in OPERATIONS}
-    ops["hold"] = serving.Lease(fds).hold  # comes before anything of the candidate's
-    serving.serve(channel, ops, FILENAME, device)
+    # Which comes before anything of the candidate's.
+    hold: dict[type[operations.Request], serving.Op] = {operations.Hold: serving.Lease(fds).hold}
+    serving.serve(channel, serving.answering(hold | c.ops()), FILENAME, device)

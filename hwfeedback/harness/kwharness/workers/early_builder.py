@@ -9,7 +9,11 @@ import tempfile
 from typing import Any
 
 from kwharness.base.built import BuildRequest
+from kwharness.base.for_builder import Compile, First, Parse, ReadFirst
+from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel, Closed
+from kwharness.base.records import Message
+from kwharness.base.verdicts import Read
 from kwharness.build import first_request, forms, sass, source
 from kwharness.export import inline_loader
 
@@ -29,22 +33,31 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         except Closed:
             return
         except BaseException as e:
-            error = {"type": type(e).__name__, "message": str(e)[:2000], "traceback": ""}
-            answer = {"ok": False, "error": error}
+            failure = Failure(type(e).__name__, str(e)[:2000])
+            channel.send({"ok": False, "error": failure.to_json()})
+            continue
         if answer is not None:
-            channel.send({"ok": True, **answer})
+            channel.send({"ok": True, **answer.to_json()})
 
 
-def _answer(channel: Channel, msg: dict[str, Any]) -> dict[str, Any] | None:
+def _answer(channel: Channel, msg: dict[str, Any]) -> Message | None:
     """Returns the answer, None where it was given."""
-    if msg["op"] == "compile":
-        compiled(channel, msg["request"], with_torch=False)
+    if msg["op"] == Compile.op:
+        compiled(channel, Compile.from_json(msg).request, with_torch=False)
         return None
-    text = msg["source"]
-    if msg["op"] == "first":
-        return {"request": first_request.first_request(inline_loader.read_as(text))}
-    candidate = msg["what"] == "candidate"
-    return source.parse(inline_loader.read_as(text) if candidate else text, msg["what"])
+    if msg["op"] == ReadFirst.op:
+        return first(ReadFirst.from_json(msg))
+    return parse(Parse.from_json(msg))
+
+
+def parse(request: Parse) -> Read:
+    candidate = request.what == "candidate"
+    text = inline_loader.read_as(request.source) if candidate else request.source
+    return source.parse(text, request.what)
+
+
+def first(request: ReadFirst) -> First:
+    return First(first_request.first_request(inline_loader.read_as(request.source)))
 
 
 def compiled(channel: Channel, request: BuildRequest, light: str = "", *, with_torch: bool) -> None:
@@ -52,19 +65,17 @@ def compiled(channel: Channel, request: BuildRequest, light: str = "", *, with_t
     if forms.of_kind(request["kind"]).needs_torch and not with_torch:
         raise ValueError(f"{request['kind']} is compiled where torch is")
     with tempfile.TemporaryDirectory() as folder:
-        answer(channel, forms.compile_request(request, folder, light))
+        said = forms.compile_request(request, folder, light)
+        for kernel in said.kernels:
+            kernel["name"] = sass.demangled(kernel["name"])
+        give(channel, said.object, said)
 
 
-def answer(channel: Channel, report: dict[str, Any]) -> None:
-    """Answers with what a compiler said, and with the object where there is one."""
-    for kernel in report.get("kernels", ()):
-        kernel["name"] = sass.demangled(kernel["name"])
-    path = report.pop("object")
-    if not path:
-        channel.send({"ok": True, "built": False, **report})
-        return
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def give(channel: Channel, path: str, answer: Message) -> None:
+    """Answers, with a file where there is one."""
+    fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)] if path else []
     try:
-        channel.send({"ok": True, "built": True, **report}, [fd])
+        channel.send({"ok": True, **answer.to_json()}, fds)
     finally:
-        os.close(fd)
+        for fd in fds:
+            os.close(fd)

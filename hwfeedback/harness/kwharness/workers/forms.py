@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kwharness.base import trees
+from kwharness.base.for_reference import Forward, ModeResult, SourceAt
 from kwharness.numerics import decisions
 from kwharness.numerics.rounding import Float32Noise, Sources, one_ulp
 from kwharness.workers.loaded import Loaded
@@ -28,28 +29,31 @@ class Forms:
         self._lanes = None
 
     def asked(
-        self, mode: str, msg: dict[str, Any], inputs: list[torch.Tensor]
-    ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        self, mode: str, request: Forward, inputs: list[torch.Tensor]
+    ) -> tuple[ModeResult, list[torch.Tensor]]:
         """Returns what one mode gives: what is said of its tensors, and these."""
         name, *more = mode.split(":")
-        tree = msg["tree"]
+        tree = request.tree
         if name == "aim":
             run = self._deciding(tree)
-            aimed = decisions.aim(run, inputs, [int(j) for j in msg["free"]], int(more[0]))
+            aimed = decisions.aim(run, inputs, request.free, int(more[0]))
             if aimed is None:
                 raise StageError("forward", "it decides on nothing that is made of its inputs")
-            return {"tree": tree, "sources": [None] * len(aimed), "aliases": []}, aimed
+            return ModeResult(mode, sources=[None] * len(aimed), tree=tree), aimed
         if name == "decides":
             lanes = self._lanes_on(tree, inputs)
-            entry = {"tree": tree, "sources": [None] * len(inputs), "aliases": []}
-            return {**entry, "decisions": len(lanes.made)}, list(inputs)
+            nothing: list[SourceAt | None] = [None] * len(inputs)
+            counted = len(lanes.made)
+            return ModeResult(mode, sources=nothing, tree=tree, decisions=counted), list(inputs)
         if name != "lane":
-            decided = inputs if msg.get("decided") and name in ("noise", "moved") else None
-            return self.run(mode, tree, inputs, bool(msg.get("sources")), decided)
+            decided = inputs if request.decided and name in ("noise", "moved") else None
+            return self.run(mode, tree, inputs, request.sources, decided)
         out_tree, out = self._lanes_on(tree, inputs).lane(int(more[0]), int(more[1]))
         out = list(out)
-        entry = {"tree": trees.renumbered(out_tree), "sources": [None] * len(out)}
-        return {**entry, "aliases": [_alias(t, inputs) for t in out]}, out
+        aliases = [_alias(t, inputs) for t in out]
+        found: list[SourceAt | None] = [None] * len(out)
+        tree = trees.renumbered(out_tree)
+        return ModeResult(mode, sources=found, aliases=aliases, tree=tree), out
 
     def _lanes_on(self, tree: Any, inputs: list[torch.Tensor]) -> decisions.Lanes:
         if self._lanes is None:
@@ -105,7 +109,7 @@ class Forms:
         inputs: list[torch.Tensor],
         want_sources: bool,
         decided: list[torch.Tensor] | None = None,
-    ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    ) -> tuple[ModeResult, list[torch.Tensor]]:
         """``decided``: inputs on which float64 decides for this mode."""
         wide = mode == "wide" or mode.startswith(("noise:", "moved:"))
         inputs = self._given(mode, inputs, wide)
@@ -137,23 +141,23 @@ class Forms:
             aliases[rest:] = [-1] * (len(out) - rest)
             out = [t.clone() for t in out]  # they may lie in what the next call writes into
         self._loaded.put_back()
-        entry = {"tree": trees.renumbered(out_tree), "sources": found, "aliases": aliases}
-        return entry, [*out, *extra]
+        tree = trees.renumbered(out_tree)
+        return ModeResult(mode, sources=found, aliases=aliases, tree=tree), [*out, *extra]
 
 
 def _behind(
     out: list[torch.Tensor], sources: Sources | None
-) -> tuple[list[dict[str, Any] | None], list[torch.Tensor]]:
+) -> tuple[list[SourceAt | None], list[torch.Tensor]]:
     """Returns what is said of the tensors behind each output, and these."""
-    found: list[dict[str, Any] | None] = [None] * len(out)
+    found: list[SourceAt | None] = [None] * len(out)
     extra: list[torch.Tensor] = []
     if sources is not None:
         for i, t in enumerate(out):
             source = None if t.is_floating_point() else sources.of(t)
             if source is not None:
-                rest = {k: v for k, v in source.items() if k != "values"}
-                found[i] = {**rest, "at": len(out) + len(extra)}
-                extra.append(source["values"])
+                at = len(out) + len(extra)
+                found[i] = SourceAt(source.kind, at, source.dim, source.several)
+                extra.append(source.values)
     return found, extra
 
 

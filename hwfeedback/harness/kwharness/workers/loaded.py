@@ -6,19 +6,23 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kwharness.base import trees
-from kwharness.base.tensors import DTYPE_NAMES
+from kwharness.base.breaks import Break
+from kwharness.base.carried import NOTHING, Carried
+from kwharness.base.for_reference import Construct, Weights
+from kwharness.base.tensors import DTYPE_NAMES, specs_of
 from kwharness.machine.device import Device
-from kwharness.model import construction, input_seeds, slots, state
-from kwharness.model.state import Carried, Carrier
+from kwharness.model import construction, input_seeds, slots
+from kwharness.model.state import Carrier
 from kwharness.torch_compile import inductor
 from kwharness.workers import serving
 from kwharness.workers.left_running import nothing_left_running
-from kwharness.workers.serving import StageError, specs_of
+from kwharness.workers.serving import StageError
 from kwharness.workers.signatures import argument_names, signature
 
 FILENAME = "reference.py"
@@ -50,7 +54,7 @@ class Loaded:
         self.model: torch.nn.Module
         self.init: list[Any] = []
         self.constants: list[float | None] = []  # in whose place its state was drawn
-        self.carried = state.NOTHING
+        self.carried = NOTHING
         self.carrier: Carrier | None = None  # of the model, where it carries something,
         self.wide_carrier: Carrier | None = None  # and of its copy in float64
         self.threads = 1  # of timed calls
@@ -58,16 +62,16 @@ class Loaded:
         self._compiled: dict[str, Any] = {}
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def import_(self, msg: dict[str, Any]) -> dict[str, Any]:
+    def import_(self, source: str, threads: int) -> None:
         """Runs the file. Here and below every failure says at which stage it was.
 
         Nothing stays of what was loaded before.
         """
         self._wide, self._compiled, self._buffers = None, {}, []
-        self.carried, self.carrier, self.wide_carrier = state.NOTHING, None, None
-        torch.set_num_threads(int(msg.get("threads") or 1))
+        self.carried, self.carrier, self.wide_carrier = NOTHING, None, None
+        torch.set_num_threads(threads)
         try:
-            self.module = serving.run_source(msg["source"], "reference", FILENAME)
+            self.module = serving.run_source(source, "reference", FILENAME)
         except BaseException as e:
             raise StageError("import", e) from e
         missing = [
@@ -85,9 +89,8 @@ class Loaded:
                 what = trees.named(type(getattr(self.module, name)))
                 raise StageError("function", f"{name} is {what}")
         nothing_left_running()
-        return {}
 
-    def init_inputs(self) -> dict[str, Any]:
+    def init_inputs(self) -> None:
         """Makes what the model is constructed with."""
         construction.seed_everything(construction.CONSTRUCTION_SEED)
         try:
@@ -98,33 +101,31 @@ class Loaded:
         if not isinstance(init, (list, tuple)):
             raise StageError("init_type", trees.named(type(init)))
         self.init = list(init)
-        return {}
 
-    def construct(self, msg: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """Constructs Model under a seed; nothing stays of one that was there before. ``breaks``:
-        the names of weights of which what every construction gives them is moved. Returns what is
-        said of it, and the tensors that it was constructed with.
+    def construct(self, request: Construct) -> tuple[Any, list[torch.Tensor], list[Break]]:
+        """Constructs Model under a seed; nothing stays of one that was there before. Returns the
+        tree and the tensors that it was constructed with, and what was moved.
         """
         usual = torch.get_num_threads()
-        self.threads = int(msg.get("threads") or usual)
+        self.threads = request.threads or usual
         torch.set_num_threads(self.threads)
         try:
-            return self._construct(msg)
+            return self._construct(request)
         finally:
             torch.set_num_threads(usual)
 
-    def _construct(self, msg: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        seed, names = int(msg["seed"]), list(msg.get("breaks") or [])
-        known: dict[str, dict[str, Any]] = {}  # by digest, as copies are one content
+    def _construct(self, request: Construct) -> tuple[Any, list[torch.Tensor], list[Break]]:
+        seed, names = request.seed, request.breaks
+        known: dict[str, Break] = {}  # by digest, as copies are one content
         if names:
             self._made(seed, None)
             for name, t in self.tensors().items():
                 if name in names and bool(t.isfinite().all()):
                     found = construction.to_break(t)
-                    known.setdefault(found["digest"], {**found, "names": []})["names"].append(name)
+                    known.setdefault(found.digest, found).names.append(name)
         breaks = construction.Breaks(list(known.values()))
         drawn = self._made(seed, breaks if names else None)
-        if msg.get("eval"):
+        if request.eval:
             self.model.eval()
         nothing_left_running()
         for name, t in self.tensors().items():
@@ -142,8 +143,7 @@ class Loaded:
             if what := self.unfit(t):
                 raise StageError("init_content", f"holds {what}")
         times = zip(known.values(), breaks.times, strict=True)
-        said = [{**one, "times": n} for one, n in times]
-        return {"init": tree, **self.weights(), "breaks": said}, tensors
+        return tree, tensors, [replace(one, times=n) for one, n in times]
 
     def _made(self, seed: int, breaks: construction.Breaks | None) -> construction.Constants:
         """Makes a model in place of the one that is there."""
@@ -164,23 +164,23 @@ class Loaded:
         self._wide, self.wide_carrier = None, None
         self.carrier = Carrier(self.model, carried) if carried else None
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> Weights:
         """Returns what is said of weights, buffers and signatures."""
         state = self.tensors()
         parameters = {n for n, _ in self.model.named_parameters(remove_duplicate=False)}
         moved = parameters | self._statistics()
-        return {
-            "names": list(state),
-            "state": specs_of(list(state.values())),
-            "trainable": [n in parameters for n in state],
-            "moved": [n in moved for n in state],
-            "tied": _tied(list(state.values())),
-            "constants": self.constants,
-            "training": any(m.training for m in self.model.modules()),
-            "arguments": argument_names(self.model),
-            "forward": signature(self.model.forward),
-            "constructor": signature(self.module.Model),
-        }
+        return Weights(
+            names=list(state),
+            state=specs_of(list(state.values())),
+            trainable=[n in parameters for n in state],
+            moved=[n in moved for n in state],
+            tied=_tied(list(state.values())),
+            constants=self.constants,
+            training=any(m.training for m in self.model.modules()),
+            arguments=argument_names(self.model),
+            forward=signature(self.model.forward),
+            constructor=signature(self.module.Model),
+        )
 
     def _statistics(self) -> set[str]:
         """The names of buffers that training fills, of batch normalisation."""

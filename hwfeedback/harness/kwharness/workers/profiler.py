@@ -5,8 +5,7 @@ candidate itself, under PyTorch's profiler. With one (Nsight Compute's, ncu.comm
 interpreter under it, which serves the candidate over a socket of its own; here somebody waits for
 the report, and ends what takes too long. All that comes back is what a candidate could have said.
 
-Operations of who serves: ``hold``, ``begin``, a candidate's ``load``, ``init``, ``carry``,
-``set_state`` and ``map`` (workers/candidate.py), ``measure``, ``launches``.
+Who serves is asked for what stands in base/operations.py.
 """
 
 from __future__ import annotations
@@ -29,8 +28,10 @@ if __name__ == "__main__":
 
 import torch
 
-from kwharness.base import trees
+from kwharness.base import for_candidate, operations, trees
+from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
+from kwharness.base.records import Message
 from kwharness.machine import allocator
 from kwharness.machine import device as devices
 from kwharness.profile import ncu
@@ -38,6 +39,7 @@ from kwharness.standalone import interpreter, script
 from kwharness.torch_compile import called_languages
 from kwharness.workers import candidate as worker_candidate
 from kwharness.workers import serving
+from kwharness.workers.candidate import FILENAME
 
 ENDING_S = 0.3  # for what is ending by itself when it is to be ended
 LAST_S = 5.0  # that ncu has to write what it knows once its program has been ended
@@ -45,6 +47,15 @@ MAX_NODES = 100_000  # of a graph that are looked at
 MAX_KINDS = 1000  # of launches
 FORWARDS_S = 0.1  # PyTorch's profiler sees so many forwards as this takes, within
 LEAST_FORWARDS, MOST_FORWARDS = 2, script.PROFILED
+LOADING = (  # what is asked for until a candidate can be called
+    for_candidate.Load,
+    for_candidate.Init,
+    operations.Carry,
+    for_candidate.Describe,
+    for_candidate.Show,
+    for_candidate.Take,
+    operations.Map,
+)
 _KERNEL, _CHILD = 0, 4  # CUgraphNodeType
 Launch = tuple[str, tuple[int, ...], tuple[int, ...]]  # name, grid, block
 
@@ -128,55 +139,55 @@ class Profiled:
         self.channel = channel
         self.candidate: worker_candidate.Candidate | None = None
 
-    def hold(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Keeps these descriptors open. Comes before anything of the candidate's."""
+    def hold(self, _: operations.Hold, fds: list[int]) -> for_candidate.Holds:
+        """Comes before anything of the candidate's."""
         fds.clear()
-        return {"pid": os.getpid()}
+        return for_candidate.Holds(os.getpid())
 
-    def begin(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def begin(self, request: for_candidate.Begin, _: list[int]) -> Done:
         allocator.keep_freed_memory()
-        device = devices.of(str(msg["device"]))
+        device = devices.of(request.device)
         device.hold_to_float32()
         self.candidate = worker_candidate.Candidate(self.channel, device, False)
-        if msg.get("warm"):
+        if request.warm:
             device.wake_profiler()
-        return {}
+        return Done()
 
-    def of_the_candidate(self, name: str) -> Callable[[dict[str, Any], list[int]], Any]:
-        def op(msg: dict[str, Any], fds: list[int]) -> Any:
+    def of_the_candidate(self, kind: type[operations.Request]) -> serving.Op:
+        def op(request: operations.Request, fds: list[int]) -> Message | None:
             assert self.candidate is not None
-            answer = getattr(self.candidate, name)(msg, fds)
+            answer = self.candidate.ops()[kind](request, fds)
             self.candidate.device.synchronize()  # what is answered has happened
             return answer
 
         return op
 
-    def _forward(self, msg: dict[str, Any]) -> Callable[[], Any]:
+    def _forward(self, request: for_candidate.Measure) -> Callable[[], Any]:
         """Returns a forward that has been called before. Its inputs are its process's own."""
         c = self.candidate
         assert c is not None
-        inputs = [v.clone() for v in c.blocks.views("in", msg["layout"])]
+        inputs = [v.clone() for v in c.blocks.views("in", request.layout)]
         if (carrier := c.carrier()) is not None:
             inputs = carrier.prepare(inputs)  # from there on it goes on by itself
-        args = trees.build(msg["tree"], inputs)
+        args = trees.build(request.tree, inputs)
 
         def forward() -> Any:
             with torch.no_grad():
                 return c.model(*args)
 
         try:
-            for _ in range(int(msg["warm"])):
+            for _ in range(request.warm):
                 forward()
             c.device.synchronize()
         except BaseException as e:
             raise serving.StageError("forward", e) from e
         return forward
 
-    def measure(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def measure(self, request: for_candidate.Measure, _: list[int]) -> for_candidate.Measured:
         """Has ncu measure what one forward launches. Returns what that is, where it can be known:
         ncu looks at one launch of each kind.
         """
-        forward = self._forward(msg)
+        forward = self._forward(request)
         assert self.candidate is not None
         device = self.candidate.device
         with device.watched():
@@ -189,26 +200,30 @@ class Profiled:
         more = 0
         with contextlib.suppress(Exception):  # it waits for the GPU, or captures by itself
             captured, more = counted(capture(forward))
-        return {"launches": captured, "more": more}
+        return for_candidate.Measured(captured, more)
 
-    def launches(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def launches(self, request: for_candidate.ListLaunches, _: list[int]) -> for_candidate.Listed:
         """Returns what PyTorch's profiler sees of forwards."""
-        forward = self._forward(msg)
+        forward = self._forward(request)
         began = time.perf_counter()
         forward()
         torch.cuda.synchronize()
         fit = int(FORWARDS_S / max(time.perf_counter() - began, 1e-6))
         times = min(max(fit, LEAST_FORWARDS), MOST_FORWARDS)
-        seen = script.profiled(forward, times, int(msg["most"]))
-        return {"seen": json.dumps(seen), "more": seen["more"], "more_ms": seen["more_ms"]}
+        seen = script.profiled(forward, times, request.most)
+        return for_candidate.Listed(json.dumps(seen), seen["more"], seen["more_ms"])
 
 
 def serve(channel: Channel) -> None:
     p = Profiled(channel)
-    ops: dict[str, Any] = {n: getattr(p, n) for n in ("hold", "begin", "measure", "launches")}
-    names = ("load", "init", "carry", "describe", "set_state", "map")
-    ops |= {n: p.of_the_candidate(n) for n in names}
-    serving.serve(channel, ops, worker_candidate.FILENAME)
+    ops: dict[type[operations.Request], serving.Op] = {
+        operations.Hold: p.hold,
+        for_candidate.Begin: p.begin,
+        for_candidate.Measure: p.measure,
+        for_candidate.ListLaunches: p.launches,
+    }
+    ops |= {k: p.of_the_candidate(k) for k in LOADING}
+    serving.serve(channel, serving.answering(ops), FILENAME)
 
 
 def counted(launches: Iterable[Launch]) -> tuple[list[Any], int]:

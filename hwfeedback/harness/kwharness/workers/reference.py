@@ -1,9 +1,7 @@
 """The reference worker: runs the reference file, somebody's code, and gives what it computes.
 
-Operations, besides ``window`` (timing/window_worker.py): ``import``, ``init_inputs`` and
-``construct``, which load it, ``carry``, ``map``, ``draw``, ``state``, ``set_state``, ``forward``,
-``inspect``, ``capture``. All tensors travel in blocks that the referee has mapped by name;
-``forward`` reads block ``in``.
+What is asked of it, and what it answers, are the messages of base/operations.py. All tensors travel
+in blocks that the referee has mapped by name.
 """
 
 from __future__ import annotations
@@ -12,18 +10,21 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from kwharness.base import trees
+from kwharness.base import for_reference, operations, trees
+from kwharness.base.for_reference import ModeResult
+from kwharness.base.operations import Done, Tensors
 from kwharness.base.protocol import Channel
+from kwharness.base.records import Message
 from kwharness.base.tensors import MAX_TENSORS, layout_of, orders_of
 from kwharness.machine import allocator
 from kwharness.machine import device as devices
 from kwharness.machine.device import Device, SharedBlock
 from kwharness.model import state
-from kwharness.model.state import Carried
 from kwharness.timing import gpu_worker, window_worker
 from kwharness.torch_compile import inductor
 from kwharness.workers import serving
@@ -43,8 +44,7 @@ class Reference:
         self.blocks = Blocks(device)
         self._loaded = Loaded(device)
         self._forms = Forms(self._loaded)
-        self.window_tree: Any = None
-        self.output_tree: Any = None
+        self._timed: operations.Trees | None = None  # of timed calls
         self._reached: list[list[torch.Tensor]] = []  # states that draws begin with
         self._apart = False  # its device keeps large tensors apart
         self._given = 0  # bytes of the inputs of the last forward
@@ -60,44 +60,38 @@ class Reference:
 
     # Loading.
 
-    def import_(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Runs the file. Nothing stays of what was loaded before."""
+    def import_(self, request: for_reference.Import, _: list[int]) -> Done:
         self._reached = []
-        return self._loaded.import_(msg)
+        self._loaded.import_(request.source, request.threads)
+        return Done()
 
-    def init_inputs(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Has the file make what its model is constructed with."""
-        return self._loaded.init_inputs()
+    def init_inputs(self, request: for_reference.InitInputs, _: list[int]) -> Done:
+        self._loaded.init_inputs()
+        return Done()
 
-    def construct(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any] | None:
-        """Constructs Model under a seed; nothing stays of one that was there before."""
+    def construct(self, request: for_reference.Construct, _: list[int]) -> None:
         self._reached = []
-        found, tensors = self._loaded.construct(msg)
+        tree, tensors, breaks = self._loaded.construct(request)
         block, layout = devices.block_of(self.device, tensors)
         try:
-            return self._give(block, {**found, "layout": layout, "size": block.size})
+            given, said = Tensors(layout, block.size), self._loaded.weights()
+            self._give(block, for_reference.Constructed(tree, given, said, breaks))
         finally:
             block.close()
 
-    def carry(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says what the model carries from call to call: from here on it is behind the inputs, and
-        the outputs.
-        """
+    def carry(self, request: operations.Carry, _: list[int]) -> Done:
         self._reached = []
-        self._loaded.set_carried(Carried.from_json(msg["carried"]))
-        return {}
+        self._loaded.set_carried(request.carried)
+        return Done()
 
-    def _give(self, block: SharedBlock, answer: dict[str, Any], parts: int = 1) -> Any:
-        """Answers with a block, made in so many parts. Returns what an operation returns that has
-        answered by itself.
-        """
+    def _give(self, block: SharedBlock, answer: Message, parts: int = 1) -> None:
+        """Answers with a block, made in so many parts."""
         self.device.synchronize()
         self._spare(block.size // parts)
-        self.channel.send({"ok": True, **answer}, [block.fd])
-        return None
+        self.channel.send(serving.answered(answer), [block.fd])
 
-    def _begin_sparing(self, msg: dict[str, Any]) -> None:
-        self.sparing = bool(msg.get("sparing"))
+    def _begin_sparing(self, sparing: bool) -> None:
+        self.sparing = sparing
         if self.sparing and not self._apart:
             self._apart = True
             self.device.keep_apart()
@@ -109,30 +103,27 @@ class Reference:
         if self.sparing:
             devices.give_back(self.device, max(size, self._given))
 
-    def draw(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Draws inputs under a seed, or under several: their tensors one after the other.
-
-        ``reseeded``: what get_inputs() seeds by itself gets that seed, too (input_seeds.py).
-        """
-        self._begin_sparing(msg)
-        reseeded = bool(msg.get("reseeded"))
+    def draw(self, request: for_reference.Draw, _: list[int]) -> for_reference.Drawn | None:
+        """Draws inputs under each seed: their tensors one after the other."""
+        self._begin_sparing(request.sparing)
         tensors: list[torch.Tensor] = []
-        for seed in map(int, msg["seeds"]):
-            tree, drawn = self._loaded.draw(seed, reseeded)
-            tensors += [*drawn, *self._state_drawn(seed, bool(msg.get("last")))]
+        for seed in request.seeds:
+            tree, drawn = self._loaded.draw(seed, request.reseeded)
+            tensors += [*drawn, *self._state_drawn(seed, request.last)]
         layout, size = layout_of(tensors)
-        own = tensors[: len(tensors) // len(msg["seeds"])]
-        answer = {"tree": tree, "layout": layout, "size": size, "orders": orders_of(own)}
+        own = tensors[: len(tensors) // len(request.seeds)]
+        answer = for_reference.Drawn(tree, Tensors(layout, size), orders_of(own))
         _fits(tensors, "inputs")
-        if size > msg.get("room", 0):
+        if size > request.room:
             self._spare(2 * size)
             with _room_for("inputs"):
-                block, layout = devices.block_of(self.device, tensors)
+                block, _layout = devices.block_of(self.device, tensors)
             del tensors, own
             try:
-                return self._give(block, answer)
+                self._give(block, answer)
             finally:
                 block.close()
+            return None
         for view, t in zip(self.blocks.views("draw", layout), tensors, strict=True):
             view.copy_(t)
         return answer
@@ -161,20 +152,18 @@ class Reference:
             raise StageError("forward", e) from e
         self._loaded.carrier.settle(args)
 
-    def state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        state = list(self._loaded.tensors().values())
-        block, layout = devices.block_of(self.device, state)
+    def state(self, request: for_reference.State, _: list[int]) -> None:
+        block, layout = devices.block_of(self.device, list(self._loaded.tensors().values()))
         try:
-            return self._give(block, {"layout": layout, "size": block.size})
+            self._give(block, Tensors(layout, block.size))
         finally:
             block.close()
 
-    def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        views = self.blocks.views("state", msg["layout"])
-        self._loaded.take(views)
-        return {}
+    def set_state(self, request: for_reference.SetState, _: list[int]) -> Done:
+        self._loaded.take(self.blocks.views("state", request.layout))
+        return Done()
 
-    def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def forward(self, request: for_reference.Forward, _: list[int]) -> for_reference.Results | None:
         """Runs the modes asked for, one after the other, on block ``in`` or the one that it names.
 
         Their outputs follow each other in block ``out``, or in a new one where that lacks ``room``.
@@ -190,49 +179,49 @@ class Reference:
         computed for so many parts of a batch, one after the other, which inputs ``cut`` have in
         dimension 0.
         """
-        self._begin_sparing(msg)
-        inputs = self.blocks.views(str(msg.get("in") or "in"), msg["layout"])
-        parts = int(msg.get("parts") or 1)
-        self._given = sum(t.numel() * t.element_size() for t in inputs) // parts
-        if parts > 1:
-            return self._in_parts(msg, inputs, parts)
-        results: list[dict[str, Any]] = []
+        self._begin_sparing(request.sparing)
+        inputs = self.blocks.views(request.block, request.layout)
+        self._given = sum(t.numel() * t.element_size() for t in inputs) // request.parts
+        if request.parts > 1:
+            self._in_parts(request, inputs)
+            return None
+        results: list[ModeResult] = []
         kept: list[torch.Tensor] = []
         self._forms.begin()
-        for mode in msg["modes"]:
+        for mode in request.modes:
             try:
-                entry, tensors = self._forms.asked(mode, msg, inputs)
+                entry, tensors = self._forms.asked(mode, request, inputs)
             except BaseException as e:
-                results.append({"mode": mode, "error": serving.error_of(e, FILENAME)})
+                results.append(ModeResult(mode, serving.error_of(e, FILENAME)))
                 continue
-            entry["at"] = len(kept)
-            entry["count"] = len(tensors)
+            results.append(replace(entry, at=len(kept), count=len(tensors)))
             kept.extend(tensors)
-            results.append({"mode": mode, **entry})
         self._forms.begin()
         layout, size = layout_of(kept)
         _fits(kept, "output")
-        if size > msg.get("room", 0):
+        answer = for_reference.Results(results, Tensors(layout, size))
+        if size > request.room:
             self._spare(size)
             with _room_for("forward"):
-                block, layout = devices.block_of(self.device, kept)
+                block, _layout = devices.block_of(self.device, kept)
             tensors = []
             kept.clear()
             try:
-                return self._give(block, {"results": results, "layout": layout, "size": size})
+                self._give(block, answer)
             finally:
                 block.close()
-        for view, t in zip(self.blocks.views(msg["out"], layout), kept, strict=True):
+            return None
+        for view, t in zip(self.blocks.views(request.out, layout), kept, strict=True):
             view.copy_(t)
-        return {"results": results, "layout": layout, "size": size}
+        return answer
 
-    def _in_parts(self, msg: dict[str, Any], inputs: list[torch.Tensor], parts: int) -> Any:
+    def _in_parts(self, request: for_reference.Forward, inputs: list[torch.Tensor]) -> None:
         """``forward`` in one mode and in parts, whose outputs are put together in a new block."""
-        cut = set(msg["cut"])
-        rows = inputs[msg["cut"][0]].shape[0]
-        (mode,) = msg["modes"]
+        cut, parts = set(request.cut), request.parts
+        rows = inputs[request.cut[0]].shape[0]
+        (mode,) = request.modes
         block: SharedBlock | None = None
-        result: dict[str, Any] = {}
+        result = ModeResult(mode)
         views: list[torch.Tensor] = []
         layout, size = layout_of([])
         try:
@@ -240,7 +229,7 @@ class Reference:
             for i, at in enumerate(range(0, rows, n)):
                 at = min(at, rows - n)  # all are as large: their memory is used again
                 part = [t[at : at + n] if j in cut else t for j, t in enumerate(inputs)]
-                result, out = self._forms.run(_for_part(mode, i), msg["tree"], part, False)
+                result, out = self._forms.run(_for_part(mode, i), request.tree, part, False)
                 if any(not t.dim() or len(t) != n for t in out):
                     raise StageError("forward", "its outputs have other rows than its inputs")
                 if block is None:
@@ -254,9 +243,9 @@ class Reference:
                 for view, t in zip(views, out, strict=True):
                     view[at : at + n].copy_(t)
                 del part, out, view, t
-            result |= {"mode": mode, "at": 0, "count": len(views)}
+            result = replace(result, mode=mode, at=0, count=len(views))
         except BaseException as e:
-            result = {"mode": mode, "error": serving.error_of(e, FILENAME)}
+            result = ModeResult(mode, serving.error_of(e, FILENAME))
             if block is not None:
                 block.close()
             block, (layout, size) = None, layout_of([])
@@ -264,55 +253,49 @@ class Reference:
         if block is None:
             block = self.device.create(size)
         try:
-            return self._give(block, {"results": [result], "layout": layout, "size": size}, parts)
+            self._give(block, for_reference.Results([result], Tensors(layout, size)), parts)
         finally:
             block.close()
 
-    def inspect(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """See Inspection."""
-        return Inspection(self._loaded).of(int(msg["seed"]))
+    def inspect(self, request: for_reference.Inspect, _: list[int]) -> for_reference.Inspected:
+        return Inspection(self._loaded).of(request.seed)
 
-    def capture(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        tree, inputs = self._loaded.draw(int(msg.get("seed", 0)))
+    def capture(self, request: for_reference.Capture, _: list[int]) -> for_reference.Captured:
+        tree, inputs = self._loaded.draw(request.seed)
         from kwharness.task.capture import capture
 
-        graph, note = capture(self._loaded.model, trees.build(tree, inputs))
-        return {"graph": graph, "note": note}
+        return for_reference.Captured(*capture(self._loaded.model, trees.build(tree, inputs)))
 
-    def window(self, msg: dict[str, Any], fds: list[int]) -> None:
-        model = self._loaded.form(str(msg.get("mode") or "eager"))
-        forward = window_worker.forward_of(model, self.window_tree, self.output_tree)
+    def window(self, request: operations.Windows, fds: list[int]) -> None:
+        assert self._timed is not None
+        forward = window_worker.forward_of(self._loaded.form(request.mode), self._timed)
         side = gpu_worker.side_of(self.device)
-        window_worker.serve(self.channel, msg, fds, forward, side, self._loaded.carrier)
+        window_worker.serve(self.channel, request, fds, forward, side, self._loaded.carrier)
         fds.clear()  # serve closed them
 
-    def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says in which containers the tensors of timed calls go, and come."""
-        self.window_tree = msg["tree"]
-        self.output_tree = msg["output_tree"]
-        return {}
+    def timed(self, request: operations.Trees, _: list[int]) -> Done:
+        self._timed = request
+        return Done()
 
-    def compiled(self, _msg: dict[str, Any], _: list[int]) -> None:
-        """Gives what torch.compile has made in this process."""
+    def give_compiled(self, request: operations.GiveCompiled, _: list[int]) -> None:
         fd = inductor.packed()
         try:
-            self.channel.send({"ok": True}, [fd] if fd >= 0 else [])
+            self.channel.send(serving.answered(Done()), [fd] if fd >= 0 else [])
         finally:
             if fd >= 0:
                 os.close(fd)
 
-    def precompiled(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Takes what another process of this file has compiled."""
+    def take_compiled(self, request: for_reference.TakeCompiled, fds: list[int]) -> Done:
         inductor.unpack(fds[0])
-        return {}
+        return Done()
 
-    def release(self, _msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def release(self, request: for_reference.Release, _: list[int]) -> Done:
         self.device.release()
-        return {}
+        return Done()
 
-    def map(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        self.blocks.map(str(msg["name"]), fds.pop(), int(msg["size"]))
-        return {}
+    def map(self, request: operations.Map, fds: list[int]) -> Done:
+        self.blocks.map(request.name, fds.pop(), request.size)
+        return Done()
 
 
 def _fits(tensors: list[torch.Tensor], part: str) -> None:
@@ -349,30 +332,29 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     r = Reference(channel, device)
     lease = serving.Lease(fds)
 
-    def hold(msg: dict[str, Any], given: list[int]) -> dict[str, Any]:
-        answer = lease.hold(msg, given)
+    def hold(request: operations.Hold, given: list[int]) -> Done:
+        answer = lease.hold(request, given)
         if not lease.fds:
             device.let_go()
         return answer
 
-    ops = {"import": r.import_, "hold": hold} | {
-        n: getattr(r, n)
-        for n in (
-            "init_inputs",
-            "construct",
-            "carry",
-            "map",
-            "release",
-            "draw",
-            "state",
-            "set_state",
-            "forward",
-            "inspect",
-            "capture",
-            "window",
-            "timed",
-            "compiled",
-            "precompiled",
-        )
+    ops: dict[type[operations.Request], serving.Op] = {
+        for_reference.Import: r.import_,
+        for_reference.InitInputs: r.init_inputs,
+        for_reference.Construct: r.construct,
+        operations.Carry: r.carry,
+        operations.Map: r.map,
+        for_reference.Release: r.release,
+        for_reference.Draw: r.draw,
+        for_reference.State: r.state,
+        for_reference.SetState: r.set_state,
+        for_reference.Forward: r.forward,
+        for_reference.Inspect: r.inspect,
+        for_reference.Capture: r.capture,
+        operations.Windows: r.window,
+        operations.Trees: r.timed,
+        operations.GiveCompiled: r.give_compiled,
+        for_reference.TakeCompiled: r.take_compiled,
+        operations.Hold: hold,
     }
-    serving.serve(channel, ops, FILENAME, device)
+    serving.serve(channel, serving.answering(ops), FILENAME, device)

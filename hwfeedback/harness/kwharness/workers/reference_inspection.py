@@ -8,12 +8,15 @@ from typing import Any
 import torch
 
 from kwharness.base import trees
+from kwharness.base.carried import Carried
+from kwharness.base.for_reference import Inspected
+from kwharness.base.tensors import specs_of
 from kwharness.model import state
-from kwharness.model.state import Before, Carried
+from kwharness.model.state import Before
 from kwharness.task.operator_counts import Counter
 from kwharness.workers.left_running import nothing_left_running
 from kwharness.workers.loaded import Loaded
-from kwharness.workers.serving import StageError, specs_of
+from kwharness.workers.serving import StageError
 from kwharness.workers.signatures import argument_names
 
 
@@ -23,7 +26,7 @@ class Inspection:
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
 
-    def of(self, seed: int) -> dict[str, Any]:
+    def of(self, seed: int) -> Inspected:
         """Runs the model on one draw, some times."""
         tree, inputs = self._loaded.draw(seed)
         before = Before(self._loaded.model)
@@ -60,21 +63,20 @@ class Inspection:
         names = argument_names(self._loaded.model)
         if len(names) < len(inputs):
             names = [f"input{i}" for i in range(len(inputs))]
-        return {
-            "inputs": specs_of(inputs),
-            "input_names": names[: len(inputs)],
-            "outputs": outputs,
-            "operators": counter.operators,
-            "operations": counter.operations,
-            "linear": counter.linear,
-            "lengths": sorted(counter.lengths - {0}),
-            "products": sorted(counter.products),
-            "carried": self._found(before, inputs, names, written, len(outputs)).to_json(),
-            "unkept": before.unkept,
-            "shared": before.shared(),
-            "eager_ms": min(times),  # whatever else was at work
-            **self._loaded.weights(),
-        }
+        return Inspected(
+            inputs=specs_of(inputs),
+            input_names=names[: len(inputs)],
+            outputs=outputs,
+            operators=counter.operators,
+            operations=counter.operations,
+            linear=counter.linear,
+            lengths=sorted(counter.lengths - {0}),
+            products=sorted(counter.products),
+            carried=self._found(before, inputs, names, written, len(outputs)),
+            unkept=before.unkept,
+            shared=before.shared(),
+            eager_ms=min(times),  # whatever else was at work
+        )
 
     def _times(self, tree: Any, inputs: list[torch.Tensor]) -> list[float]:
         """Returns what a few calls take, ms."""
@@ -97,15 +99,14 @@ class Inspection:
         written: list[int],
         returned: int,
     ) -> Carried:
-        specs = specs_of(list(before.changed.values()))
         for name, t in before.changed.items():
             if what := self._loaded.unfit(t):
                 raise StageError("state", f"Model's {name} is {what}")
         return Carried(
-            tuple(before.changed),
-            tuple((s["dtype"], tuple(s["shape"])) for s in specs),
-            tuple(written),
-            tuple(names[i] for i in written),
+            list(before.changed),
+            specs_of(list(before.changed.values())),
+            written,
+            [names[i] for i in written],
             len(inputs),
             returned,
         )

@@ -12,12 +12,15 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from kwharness.base import operations
+from kwharness.base.operations import Done, Failure, Request
 from kwharness.base.protocol import Channel, Closed
+from kwharness.base.records import Message
 from kwharness.base.tensors import Layout
 from kwharness.machine import device as devices
 from kwharness.machine import health
@@ -54,13 +57,13 @@ class Lease:
     def __init__(self, fds: Sequence[int]) -> None:
         self.fds = list(fds)
 
-    def hold(self, _: dict[str, Any], given: list[int]) -> dict[str, Any]:
+    def hold(self, _: operations.Hold, given: list[int]) -> Done:
         """Keeps these open, and no others."""
         for fd in self.fds:
             os.close(fd)
         self.fds = list(given)
         given.clear()
-        return {}
+        return Done()
 
 
 def run_source(source: str, name: str, filename: str) -> types.ModuleType:
@@ -80,8 +83,8 @@ def run_source(source: str, name: str, filename: str) -> types.ModuleType:
     return module
 
 
-def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
-    """Returns an error as JSON.
+def error_of(e: BaseException, own: str = "") -> Failure:
+    """Returns what is told of an error.
 
     With ``own``, a file name, ``lines`` are the frames of that file.
     """
@@ -106,13 +109,7 @@ def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
     )
     if isinstance(e, StageError):
         text = ""  # raised here: where is of no use to its author
-    return {
-        "type": type(e).__name__,
-        "message": message[:2000],
-        "traceback": text[-TRACEBACK_KEPT:],
-        "stage": stage,
-        "lines": lines[-8:],
-    }
+    return Failure(type(e).__name__, message[:2000], text[-TRACEBACK_KEPT:], stage, lines[-8:])
 
 
 class Blocks:
@@ -143,17 +140,43 @@ def device_of(channel: Channel, config: dict[str, Any]) -> Device:
     except Exception as e:
         for fd in channel.recv()[1]:
             os.close(fd)
-        channel.send({"ok": False, "error": error_of(StageError(health.STAGE, e))})
+        channel.send(refusal(error_of(StageError(health.STAGE, e))))
         raise
 
 
-Op = Callable[[dict[str, Any], list[int]], dict[str, Any] | None]
+def answered(answer: Message) -> dict[str, Any]:
+    """Returns the message of an answer."""
+    return {"ok": True, **answer.to_json()}
 
 
-def serve(channel: Channel, ops: dict[str, Op], own: str, device: Device = CPU) -> None:
-    """Answers requests until the referee is gone. What an operation raises is its answer.
+def refusal(failure: Failure) -> dict[str, Any]:
+    """Returns the message of an operation that failed."""
+    return {"ok": False, "error": failure.to_json()}
 
-    An operation that returns None has answered by itself. ``own`` is the foreign file's name.
+
+# What does an operation. One that returns None has answered by itself. It takes out of the list the
+# descriptors that it keeps.
+Op = Callable[[Any, list[int]], Message | None]
+Answers = Callable[[dict[str, Any], list[int]], dict[str, Any] | None]  # the same with messages
+
+
+def answering(ops: Mapping[type[Request], Op]) -> dict[str, Answers]:
+    """Returns what answers the messages of these requests, by the operation's name."""
+
+    def reads(kind: type[Request], op: Op) -> Answers:
+        def answer(msg: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
+            done = op(kind.from_json(msg), fds)
+            return None if done is None else done.to_json()
+
+        return answer
+
+    return {kind.op: reads(kind, op) for kind, op in ops.items()}
+
+
+def serve(channel: Channel, by_name: Mapping[str, Answers], own: str, device: Device = CPU) -> None:
+    """Answers messages until the referee is gone. What an operation raises is its answer.
+
+    ``own`` is the foreign file's name.
     """
     pid = os.getpid()
     while True:
@@ -161,16 +184,15 @@ def serve(channel: Channel, ops: dict[str, Op], own: str, device: Device = CPU) 
             msg, fds = channel.recv()
         except Closed:
             return
-        op = ops.get(str(msg.get("op")))
+        answer: dict[str, Any] | None = None
         try:
-            if op is None:
-                raise ValueError(f"unknown operation {msg.get('op')!r:.40}")
-            answer = op(msg, fds)
+            said = by_name[str(msg.get("op"))](msg, fds)
             device.synchronize()  # what is answered has happened
+            answer = None if said is None else {"ok": True, **said}
         except Closed:
             return
         except BaseException as e:
-            answer = {"ok": False, "error": error_of(e, own)}
+            answer = refusal(error_of(e, own))
         finally:
             for fd in fds:
                 try:
@@ -180,12 +202,4 @@ def serve(channel: Channel, ops: dict[str, Op], own: str, device: Device = CPU) 
         if os.getpid() != pid:
             os._exit(0)  # a copy that foreign code made: two cannot answer
         if answer is not None:
-            channel.send({"ok": True, **answer})
-
-
-def specs_of(tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    """Returns dtype and shape of tensors."""
-    return [
-        {"dtype": str(t.dtype).removeprefix("torch."), "shape": [int(d) for d in t.shape]}
-        for t in tensors
-    ]
+            channel.send(answer)

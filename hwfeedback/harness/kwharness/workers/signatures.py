@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kwharness.base import trees
+from kwharness.base.for_reference import Signature
 
 
 def argument_names(model: torch.nn.Module) -> list[str]:
@@ -19,25 +20,19 @@ def argument_names(model: torch.nn.Module) -> list[str]:
     return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def signature(f: Any) -> dict[str, Any]:
-    """Returns what a call may name, as JSON: the names of its parameters, those among them that are
-    given by keyword alone, and their defaults, as trees, where these are plain values. ``any``:
-    whether it takes more than it names.
-    """
-    said: dict[str, Any] = {"names": [], "keywords": [], "defaults": {}, "any": False}
+def signature(f: Any) -> Signature:
+    """Returns what a call may name. Defaults are trees, where they are plain values."""
     try:
         found = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):
-        return said | {"any": True}
-    for p in found:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            said["any"] = True
-            continue
-        said["names"].append(p.name)
-        if p.kind == p.KEYWORD_ONLY:
-            said["keywords"].append(p.name)
+        return Signature(any=True)
+    more = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [p for p in found if p.kind not in more]
+    defaults: dict[str, Any] = {}
+    for p in named:
         if p.default is not p.empty:
             with contextlib.suppress(trees.TreeError):
                 tree, tensors = trees.flatten(p.default)
-                said["defaults"] |= {} if tensors else {p.name: tree}
-    return said
+                defaults |= {} if tensors else {p.name: tree}
+    keywords = [p.name for p in named if p.kind == p.KEYWORD_ONLY]
+    return Signature([p.name for p in named], keywords, defaults, any=len(named) < len(found))

@@ -372,7 +372,7 @@ def test_what_the_ptxas_of_nvrtc_refuses_is_named(monkeypatch, tmp_path, source,
 
     def work() -> str:
         done = compilers.compile_kernels(request, str(tmp_path))
-        return json.dumps([done["object"], "\0" in done["log"], done["errors"][0]])
+        return json.dumps([done.object, "\0" in done.log, done.errors[0]])
 
     made, ends, (source_number, line, message) = json.loads(in_a_process(work))
     assert (made, ends, source_number, line) == ("", False, 0, 0)

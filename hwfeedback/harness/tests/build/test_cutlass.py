@@ -16,6 +16,7 @@ import pytest
 from test_builder_client import build
 
 import kernelwright
+from kwharness.base.for_builder import Run
 from kwharness.build import artifacts, builder_client, compilers, form_native
 from kwharness.export import inline_loader
 from kwharness.machine import toolchain
@@ -272,14 +273,9 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
     for name in ("CUTLASS_PATH", "CPATH"):
         monkeypatch.setenv(name, "")
     folders = [str(checkout / "include"), str(checkout / "tools/util/include")]
-    msg = {
-        "requests": [
-            {"threads": 1, "device": "cpu", "profiled": False, "shared": "", "wanted": []}
-        ],
-        "timeout": 1,
-        "cutlass": folders,
-    }
-    looks.Server().run({"source": inline_loader.standalone(FORMS[form]), **msg}, [0, 1])
+    asked = {"threads": 1, "device": "cpu", "profiled": False, "shared": "", "wanted": []}
+    text = inline_loader.standalone(FORMS[form])
+    looks.Server().run(Run(text, [asked], 1.0, cutlass=folders), [0, 1])
     assert seen["CUTLASS_PATH"] == str(checkout)
     # By the loader's own way where there is one: that is what is certified.
     assert seen["CPATH"] == (":".join(folders) if form == "load_inline" else "")

@@ -91,7 +91,7 @@ def _run() -> Any:
 @pytest.mark.usefixtures("another")
 def test_another_language_is_a_row(tmp_path: pathlib.Path) -> None:
     told = source.parse(TEXT, "candidate")
-    assert (told["language"], told["form"], told["lazy"], told["problems"]) == (
+    assert (told.language, told.form, told.lazy, told.problems) == (
         "c", "plain_c", False, [],
     )  # fmt: skip
     noted = artifacts.Noted()
@@ -100,7 +100,7 @@ def test_another_language_is_a_row(tmp_path: pathlib.Path) -> None:
     (asked,) = noted.requests
     request = forms.checked_request(asked, "")
     assert request["request"] == asked["request"]
-    built = forms.compile_request(request, str(tmp_path))["object"]
+    built = forms.compile_request(request, str(tmp_path)).object
     with open(built, "rb") as f:
         artifacts.install(artifacts.Objects([asked], [f.fileno()]))
         assert _run().forward(21) == 42
@@ -115,7 +115,7 @@ def test_its_requests_are_foreign(tmp_path: pathlib.Path) -> None:
         forms.checked_request({"kind": "plain_c", "source": 1}, "")
     broken = forms.checked_request({"kind": "plain_c", "source": "int f( {"}, "")
     report = forms.compile_request(broken, str(tmp_path))
-    assert not report["object"] and "main.c" in report["log"]
+    assert not report.object and "main.c" in report.log
 
 
 @pytest.mark.parametrize("kind", ["", "triton", "header", "plain_c", None])
@@ -152,7 +152,7 @@ def test_the_first_form_that_is_used_is_the_files() -> None:
         ("", "load_inline", "cuda"),
     ]:
         told = source.parse(before + inline + "class ModelNew: pass\n", "candidate")
-        assert (told["form"], told["language"]) == (form, language)
+        assert (told.form, told.language) == (form, language)
 
 
 def test_cuda_is_refused_where_there_is_no_gpu() -> None:

@@ -464,7 +464,7 @@ def test_torch_is_given_the_same(
     done = torch_extension.compile_as_torch(
         forms.checked_request(raw, arch, whole=True), str(tmp_path / "ours")
     )
-    ours = pathlib.Path(done["object"]).parent
+    ours = pathlib.Path(done.object).parent
     assert ours.relative_to(tmp_path / "ours") == theirs.relative_to(tmp_path / "user")
     for name in ("main.cpp", "cuda.cu") if arch else ("main.cpp",):
         assert (ours / name).read_text() == (theirs / name).read_text()

@@ -23,7 +23,7 @@ class ModelNew(nn.Module):
 
 
 def problems(text: str) -> list[str]:
-    return source.parse(textwrap.dedent(text), "candidate")["problems"]
+    return source.parse(textwrap.dedent(text), "candidate").problems
 
 
 def test_hash_ignores_what_does_not_matter():
@@ -64,8 +64,8 @@ def test_hash_tells_true_from_one_and_shapes_apart():
 
 def test_good_candidate_has_no_problem():
     got = source.parse(CANDIDATE, "candidate")
-    assert got["problems"] == []
-    assert (got["language"], got["form"]) == ("cpp", "native")
+    assert got.problems == []
+    assert (got.language, got.form) == ("cpp", "native")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_text_convicts_nobody(line: str) -> None:
 )
 def test_where_something_is_built_is_seen(call: str, lazy: bool) -> None:
     text = f"from kernelwright import native\n{call}\nclass ModelNew: pass\n"
-    assert source.parse(text, "candidate")["lazy"] is lazy
+    assert source.parse(text, "candidate").lazy is lazy
 
 
 @pytest.mark.parametrize(
@@ -119,18 +119,18 @@ def test_where_something_is_built_is_seen(call: str, lazy: bool) -> None:
 )
 def test_the_function_that_a_reference_is_given(forward: str, given: str) -> None:
     text = f"def work(x): ...\n\n\nclass Model(nn.Module):\n    {forward}\n"
-    assert source.parse(text, "reference")["given"] == given
-    assert source.parse(text, "candidate")["given"] == ""
+    assert source.parse(text, "reference").given == given
+    assert source.parse(text, "candidate").given == ""
     aside = text.replace("class Model(", "class Other(")
-    assert source.parse(aside, "reference")["given"] == ""
+    assert source.parse(aside, "reference").given == ""
 
 
 def test_missing_names():
     assert problems("import torch\n") == ["the source defines no class ModelNew"]
-    assert source.parse("def get_inputs(): pass", "reference")["problems"] == [
+    assert source.parse("def get_inputs(): pass", "reference").problems == [
         "the source defines no class Model"
     ]
-    assert source.parse("Model = None\ndef get_inputs(): pass", "reference")["problems"] == []
+    assert source.parse("Model = None\ndef get_inputs(): pass", "reference").problems == []
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_missing_names():
 def test_hostile_text_gets_an_answer(text):
     for what in ("candidate", "reference"):
         got = source.parse(text, what)
-        assert isinstance(got["problems"], list)
-        assert all(isinstance(p, str) and len(p) < 2000 for p in got["problems"])
+        assert isinstance(got.problems, list)
+        assert all(isinstance(p, str) and len(p) < 2000 for p in got.problems)
 
 
 def test_random_text_gets_an_answer():
@@ -155,11 +155,11 @@ def test_random_text_gets_an_answer():
 
 def test_languages():
     triton = source.parse("import triton.language as tl\nclass ModelNew: pass", "candidate")
-    assert triton["language"] == "triton"
+    assert triton.language == "triton"
     inline = "from torch.utils.cpp_extension import load_inline\nm = load_inline(name='a', cpp_sources='')\nclass ModelNew: pass"  # noqa: E501
     got = source.parse(inline, "candidate")
-    assert (got["language"], got["form"]) == ("cpp", "load_inline")
+    assert (got.language, got.form) == ("cpp", "load_inline")
     assert (
-        source.parse(inline.replace("cpp_sources=''", "cuda_sources='x'"), "candidate")["language"]
+        source.parse(inline.replace("cpp_sources=''", "cuda_sources='x'"), "candidate").language
         == "cuda"
     )

@@ -253,9 +253,9 @@ extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
 """
     request = {"kind": "native", "source": source, "flags": [], "arch": arch}
     done = compilers.compile_cuda(request, str(tmp_path))
-    assert done["object"], done["log"]
-    assert ctypes.CDLL(done["object"]).run  # with the runtime that torch has loaded
-    (kernel,) = done["kernels"]
+    assert done.object, done.log
+    assert ctypes.CDLL(done.object).run  # with the runtime that torch has loaded
+    (kernel,) = done.kernels
     assert kernel["arch"] == arch and kernel["shared_bytes"] == 256 and kernel["registers"] > 4
 
 
@@ -324,12 +324,12 @@ HEAD = "#include <torch/extension.h>\n"
 
 def test_a_mistake_is_not_compiled_again(attempt: Callable[..., Any]) -> None:
     done, with_all = attempt(HEAD + "__global__ void k(float* y) {\n  y[0] = q;\n}\n")
-    assert (done["errors"], with_all) == ([(1, 3, 'identifier "q" is undefined')], 0)
-    assert compilers.WHOLE not in done["log"]
+    assert (done.errors, with_all) == ([(1, 3, 'identifier "q" is undefined')], 0)
+    assert compilers.WHOLE not in done.log
     # Nor is a tensor in a pointer's place, which is told in torch's words.
     done, with_all = attempt(HEAD + "void f(torch::Tensor x) { float* p = x; }\n")
     assert with_all == 0
-    assert 'from "at::Tensor" to "float *"' in done["errors"][0][2]
+    assert 'from "at::Tensor" to "float *"' in done.errors[0][2]
 
 
 MORE = "torch::Tensor f(torch::Tensor x) {{ return {}; }}\n"
@@ -351,16 +351,16 @@ def test_what_it_lacks_is_tried_with_torchs_headers(attempt: Callable[..., Any],
     of_the_toolkit = "x.h:10:10: fatal error: cusparse.h: No such file or directory\n"
     done, with_all = attempt(HEAD + cuda, says=of_the_toolkit)
     assert with_all == 1
-    assert done["errors"] and not any("cusparse.h" in e[2] for e in done["errors"])
-    assert done["errors"][0][:2] == (1, 2)
-    assert done["log"].startswith(f"{compilers.AGAIN}: cusparse.h")
+    assert done.errors and not any("cusparse.h" in e[2] for e in done.errors)
+    assert done.errors[0][:2] == (1, 2)
+    assert done.log.startswith(f"{compilers.AGAIN}: cusparse.h")
 
 
 def test_what_torchs_headers_say_is_reported(attempt: Callable[..., Any]) -> None:
     said = 'source1.cu(2): error: class "at::Tensor" has no member "foo"\n'
     done, with_all = attempt(HEAD + MORE.format("x.foo()"), says=said)
-    assert (done["errors"], with_all) == ([(1, 2, 'class "at::Tensor" has no member "foo"')], 1)
-    assert compilers.WHOLE in done["log"]
+    assert (done.errors, with_all) == ([(1, 2, 'class "at::Tensor" has no member "foo"')], 1)
+    assert compilers.WHOLE in done.log
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_what_is_wrong_is_found_in_its_line() -> None:
 
 def test_what_binds_in_cuda_has_torchs_headers_at_once(attempt: Callable[..., Any]) -> None:
     done, with_all = attempt(HEAD + "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n", says="no")
-    assert with_all == 1 and done["log"].startswith(compilers.BINDS)
+    assert with_all == 1 and done.log.startswith(compilers.BINDS)
 
 
 @pytest.mark.slow  # a minute and more: torch's own headers

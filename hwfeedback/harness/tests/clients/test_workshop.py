@@ -130,7 +130,7 @@ def test_each_request_is_made_once(shop: Workshop, process: Process, makers: lis
     assert makers[0].closed and not process.desk._thread.is_alive()
     later = Process(shop, [a.request for a in shop.artifacts])
     assert later.ask({"source": "a"}) == (False, "it was handed over before"), "when it was loaded"
-    assert [f["said"] for f in shop.failed()] == [said]
+    assert [f.said for f in shop.failed()] == [said]
     later.close()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from kwharness.base import for_reference, operations
 from kwharness.base.requests import Request
 from kwharness.export import (
     annotate,
@@ -20,7 +21,7 @@ from kwharness.export import (
     inline_loader,
     reference_weights,
 )
-from kwharness.export.file_facts import About, Signature, Tensor, is_name, literal
+from kwharness.export.file_facts import About, Named, Tensor, is_name, literal
 from kwharness.model import weights
 from kwharness.numerics import families
 
@@ -77,10 +78,10 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def signature(*names: str, keywords: tuple[str, ...] = (), **defaults: Any) -> Signature:
+def signature(*names: str, keywords: tuple[str, ...] = (), **defaults: Any) -> Named:
     trees = {n: {"value": v} for n, v in defaults.items()}
     given = [*names, *keywords]
-    return Signature(names=given, keywords=list(keywords), defaults=trees, any=False)
+    return Named(names=given, keywords=list(keywords), defaults=trees, any=False)
 
 
 def tensor(argument: int, *shape: int | tuple[str, int], **more: Any) -> Tensor:
@@ -427,7 +428,7 @@ def test_arguments_may_have_any_name(name: str) -> None:
 
 
 def test_what_has_no_names_is_given_in_order() -> None:
-    said = signature() | {"any": True}
+    said = Named(**{**signature(), "any": True})
     model = made(forward=said, constructor=said).ModelNew(32)
     with torch.no_grad():
         assert model(X, GAIN).shape == X.shape
@@ -468,25 +469,33 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
         "kernelwright_version": "0.1.0",
         "candidate": {"source": ""},
     }
-    info = {
-        "forward": ABOUT["forward"],
-        "constructor": ABOUT["constructor"],
-        "init": {"list": [{"value": 32}]},
-        "names": ["part.scale"],
-    }
+    said = for_reference.Weights(
+        names=["part.scale"],
+        state=[],
+        trainable=[],
+        moved=[],
+        tied=[],
+        constants=[],
+        training=False,
+        arguments=[],
+        forward=for_reference.Signature(**ABOUT["forward"]),
+        constructor=for_reference.Signature(**ABOUT["constructor"]),
+    )
+    given_init = operations.Tensors([], 0)
+    told = for_reference.Constructed({"list": [{"value": 32}]}, given_init, said, [])
     tree = {"list": [{"t": 1}, {"tuple": [{"value": 1}, {"dict": [["by", {"t": 0}]]}]}]}
     given = (tree, [torch.empty(32), torch.empty(4, 32)])
     plan = weights.Plan(weights.BY_NAME, True, unlike=["part.scale"])
     tried = {families.Shape(((1, 0),), 8): True}
     orders = [[], [1, 4]]
     asked = Request.from_json(request)
-    found = describe.about(asked, info, plan, given, [torch.empty(4, 32)], tried, orders)
+    found = describe.about(asked, told, plan, given, [torch.empty(4, 32)], tried, orders)
     assert found == ABOUT | {
         "operators": ["aten.relu"],
         "inputs": [tensor(0, ("batch", 4), 32, order=[1, 0]), tensor(1, 32, path=[1, "by"])],
         "tried": {"batch": [8]},
     }
-    unknown = describe.about(asked, info, plan, given, [], None)
+    unknown = describe.about(asked, told, plan, given, [], None)
     assert unknown["open"] and unknown["inputs"][0]["free"] == [None, None]
 
 

@@ -108,8 +108,8 @@ def test_a_standalone_file_is_read_as_what_it_was_made_from(form: str) -> None:
     said = source.parse(text, "candidate")
     read = inline_loader.read_as(inline_loader.standalone(text))
     again = source.parse(read, "candidate")
-    assert said["problems"] == again["problems"] == []
-    assert (again["language"], again["form"]) == (said["language"], said["form"])
+    assert said.problems == again.problems == []
+    assert (again.language, again.form) == (said.language, said.form)
     given_out = inline_loader.standalone(text).splitlines()
     kept = [at for at, line in enumerate(read.splitlines()) if line == given_out[at]]
     assert len(kept) > len(text.splitlines())  # and those of the loader that are empty

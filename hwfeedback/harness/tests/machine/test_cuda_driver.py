@@ -22,6 +22,7 @@ import torch
 from process_layer import ask, obedient_server
 
 import kernelwright
+from kwharness.base.operations import WindowCalls
 from kwharness.machine import cuda_driver, device, nvml
 from kwharness.machine import gpu as gpus
 from kwharness.timing import ceilings_cuda, gpu_worker
@@ -248,7 +249,7 @@ def test_it_is_given_up_before_a_turn_and_after_each_call(turn: int) -> None:
     side._pool = SimpleNamespace(in_use=list, used=nullcontext)  # type: ignore[assignment]
     side._call = noted("asked")  # type: ignore[method-assign]
     side._kept, side._pairs, side._copies, side._own = [], [], [], 0.0
-    side.calls(2, lambda _: [], {"turn": turn})
+    side.calls(lambda _: [], WindowCalls(n=2, turn=turn))
     before = ["given up", "told"] if turn else []
     assert did == ["asked", "asked", *before, "over", "given up"]
 

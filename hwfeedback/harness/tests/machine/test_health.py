@@ -13,6 +13,7 @@ from evaluating import Evaluator, evaluate
 from test_bad_references import whole
 from test_referee import HEAD
 
+from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel
 from kwharness.clients import candidate_client, errors, reference_client
 from kwharness.machine import device, health
@@ -109,7 +110,7 @@ def test_what_is_said_is_told_with_what_to_do(
     """By whoever says so: a candidate is asked again for it, and a known one after that."""
     text = before + shown + after
     assert health.said(f"Of something else.\n\a{text}") == shown
-    error = {"stage": "forward", "type": "AcceleratorError", "message": text}
+    error = Failure("AcceleratorError", text, stage="forward")
     failed = faults._fault(errors.WorkerError(error), "being timed")
     assert isinstance(failed, faults.Infrastructure)
     assert str(failed).startswith(f"ModelNew's forward met a GPU that does not work: {shown}; ")
@@ -285,7 +286,7 @@ def test_a_reference_that_meets_it_later(
 @pytest.mark.parametrize("text", ["CUDA error: GPU is lost", "division by zero"])
 def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
     times = types.SimpleNamespace(device=types.SimpleNamespace(has_driver=on == "cuda"), notes=[])
-    failed = window_base.CallFailed({"type": "AcceleratorError", "message": text})
+    failed = window_base.CallFailed(Failure("AcceleratorError", text))
     lost = turns.Lost("compile", failed)
     lost.__cause__ = failed
     if on == "cpu" or "CUDA" not in text:

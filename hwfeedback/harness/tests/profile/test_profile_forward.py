@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from kwharness.base.protocol import ProtocolError
-from kwharness.base.requests import Request
-from kwharness.base.verdicts import CorrectnessReport, Floor, Learned, Profile, Verdict
+from kwharness.base.requests import Ceilings, Request
+from kwharness.base.verdicts import CorrectnessReport, Floor, Kernel, Learned, Profile, Verdict
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import device as devices
@@ -37,7 +37,26 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return torch.relu(x)
 """
-KERNELS = [{"name": "relu(const float*, float*, long)", "registers": 16, "shared_bytes": 0}]
+KERNELS = [Kernel("relu(const float*, float*, long)", registers=16)]
+
+
+def taken(profiler: profile_forward.Profiler, subject: under_ncu.Subject) -> dict[str, Any]:
+    """Takes a profile, and returns it as a verdict has it."""
+    return profiler.profile(subject).to_json()
+
+
+def told_of(profiler: profile_forward.Profiler, *given: Any) -> dict[str, Any]:
+    return profiler._told(*given).to_json()
+
+
+def position(profile: dict[str, Any], ceilings: dict[str, Any], least: int) -> dict[str, float]:
+    whole = {"tool": "ncu"} | profile
+    given = Profile.from_json(whole), Ceilings.from_json(ceilings)
+    return kernel_work.position(*given, least)
+
+
+def together(kernels: list[dict[str, Any]]) -> dict[str, float]:
+    return kernel_kinds.together([(k["ms"], k["metrics"]) for k in kernels])
 
 
 def subject(source: str = CANDIDATE) -> under_ncu.Subject:
@@ -109,7 +128,7 @@ def test_what_ncu_measured(server: ForkServer, fake: Callable[[str], None]) -> N
     """All of it but ncu and the GPU."""
     fake('"$@"\n' + WRITES)
     p = profiler(server)
-    found = p.profile(subject())
+    found = taken(p, subject())
     assert (found["tool"], found["launches"], p.passing) == ("ncu", 2, False)
     assert found["ms"] == pytest.approx(0.008)
     first, second = found["kernels"]
@@ -145,9 +164,9 @@ def ahead(
 def test_it_is_started_ahead(ahead: tuple[profile_forward.Profiler, WarmProcesses]) -> None:
     p, spares = ahead
     for _ in range(profile_forward.AHEAD):
-        assert p.profile(subject())["tool"] == "ncu"
+        assert taken(p, subject())["tool"] == "ncu"
     assert not spares, "one candidate each"
-    assert p.profile(subject())["tool"] == "static"
+    assert taken(p, subject())["tool"] == "static"
 
 
 def test_its_context_is_made_ahead(ahead: tuple[profile_forward.Profiler, WarmProcesses]) -> None:
@@ -159,9 +178,9 @@ def test_its_context_is_made_ahead(ahead: tuple[profile_forward.Profiler, WarmPr
     assert begun.began and not spares.take(*p.keys).began
     begun.kill()
     p.begin()
-    assert p.profile(subject())["tool"] == "ncu"
+    assert taken(p, subject())["tool"] == "ncu"
     p.begin()
-    assert p.profile(subject())["tool"] == "static", "one candidate each"
+    assert taken(p, subject())["tool"] == "static", "one candidate each"
 
 
 @pytest.mark.slow
@@ -173,7 +192,7 @@ def test_one_whose_context_is_made_is_there_for_the_next(
     later = profiler(server, warm=spares)
     later.begin()
     spares.wait_for_prepared()
-    assert later.profile(subject())["tool"] == "ncu"
+    assert taken(later, subject())["tool"] == "ncu"
     assert not any(served.began for served in (spares.take(*p.keys), spares.take(*p.keys)))
 
 
@@ -240,7 +259,7 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
     monkeypatch.setattr(p, "_begin_ahead", ended)
     p.begin()
     spares.wait_for_prepared()
-    assert p.profile(subject())["tool"] == "ncu"
+    assert taken(p, subject())["tool"] == "ncu"
     assert spares.take(*p.keys) is not None and not spares, "it has ended, and one was used"
 
 
@@ -255,7 +274,7 @@ def test_one_that_has_ended_is_left_out(
         served.end()
         served.wait(120)
         spares.begin(key, lambda served=served: served)
-    assert p.profile(subject())["tool"] == "ncu" and p.profile(subject())["tool"] == "static"
+    assert taken(p, subject())["tool"] == "ncu" and taken(p, subject())["tool"] == "static"
 
 
 def test_one_that_hangs_at_its_start_is_waited_for_once(
@@ -269,7 +288,7 @@ def test_one_that_hangs_at_its_start_is_waited_for_once(
     p = profiler(server, warm=spares)
     monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
     p.ahead()
-    found = p.profile(subject())
+    found = taken(p, subject())
     late = profile_forward._late[p._program]
     assert len(late) == profile_forward.AHEAD, "those that were started at once, and no other"
     why = "ncu did not start within 4 s, twice or more: it is not asked for 10 minutes"
@@ -278,13 +297,13 @@ def test_one_that_hangs_at_its_start_is_waited_for_once(
         p.ahead()
         assert not spares
         p.passing, times = False, list(late)
-        found = p.profile(subject())
+        found = taken(p, subject())
         assert late == times, "it was started again"
     fake('"$@"\n' + WRITES)
     monkeypatch.setattr(profile_forward, "START_S", 30.0)
-    assert p.profile(subject())["tool"] == "profiler", "it is the same program"
+    assert taken(p, subject())["tool"] == "profiler", "it is the same program"
     monkeypatch.setattr(profile_forward, "REST_S", 0.0)
-    assert p.profile(subject())["tool"] == "ncu"
+    assert taken(p, subject())["tool"] == "ncu"
     monkeypatch.setattr(profile_forward, "REST_S", 600.0)
     assert not p._rests(), "it has started since"
     spares.close()
@@ -345,7 +364,7 @@ def test_an_ncu_that_cannot(
 
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", listed)
-    found = p.profile(subject())
+    found = taken(p, subject())
     assert why in found["why"] and "no GPU here" in found["why"]
     assert (found["tool"], p.passing, seen) == ("static", passing, ["asked"])
     assert found["kernels"][0]["metrics"]["launch__registers_per_thread"] == 16
@@ -385,7 +404,7 @@ def test_metrics_that_ncu_does_not_know_are_left_out(
         p = profiler(server)
         begun = starts(p, monkeypatch)
         monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8, 1, 1), (256, 1, 1), 1)))
-        found = p.profile(subject())
+        found = taken(p, subject())
         assert (found["tool"], p.passing, begun) == ("ncu", False, expected)
         assert unknown < set(found["missing"]) and kernel_kinds.TIME not in found["missing"]
 
@@ -399,7 +418,7 @@ def test_what_a_candidate_says_ncu_does_not_know_is_not_remembered(
     monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8, 1, 1), (256, 1, 1), 1)))
     says = "import os; open(os.environ['TMPDIR'] + '/report.csv', 'w')"
     says += ".write('==ERROR== Failed to find metric lts__t_bytes.sum')"
-    found = p.profile(subject(CANDIDATE.replace("return", f"{says}\n        return")))
+    found = taken(p, subject(CANDIDATE.replace("return", f"{says}\n        return")))
     assert (found["tool"], len(begun)) == ("profiler", 2)
     assert "Failed to find metric lts__t_bytes.sum" in found["why"]
     assert begun[0] == len(p._known), "it is asked for all"
@@ -460,7 +479,7 @@ def test_a_candidate_that_fails_under_it(
     source = CANDIDATE.replace("return", f"{forward}\n        return")
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
-    found = p.profile(subject(source))
+    found = taken(p, subject(source))
     assert found["tool"] == "profiler" and why in found["why"]
     assert (found["launches"], found["ms"], found["kernels"][0]["share"]) == (1, 0.5, 1.0)
 
@@ -472,10 +491,10 @@ def test_the_exploit_that_kills_ncu(
     fake('"$@"\n' + WRITES)
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
-    found = p.profile(subject((HERE / "exploits" / "cuda" / "kills_ncu.py").read_text()))
+    found = taken(p, subject((HERE / "exploits" / "cuda" / "kills_ncu.py").read_text()))
     assert (found["tool"], found["launches"], p.passing) == ("profiler", 1, True)
     assert "ncu" in found["why"], found["why"]
-    assert p.profile(subject())["tool"] == "ncu"
+    assert taken(p, subject())["tool"] == "ncu"
 
 
 @pytest.mark.parametrize(
@@ -501,7 +520,7 @@ def test_what_was_measured_until_it_was_cut_off(
     fake('sh -c \'"$@"; true\' sh "$@"\n' + WRITES)
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8, 1, 1), (256, 1, 1), 3)))
-    found = p.profile(subject(CANDIDATE.replace("return", f"{forward}\n        return")))
+    found = taken(p, subject(CANDIDATE.replace("return", f"{forward}\n        return")))
     assert found["tool"] == "ncu" and p.passing
     assert found["why"].startswith(why)
     assert found["kernels"][0]["launches"] == 3
@@ -510,7 +529,7 @@ def test_what_was_measured_until_it_was_cut_off(
 
 def test_no_processes_are_left(server: ForkServer, fake: Callable[[str], None]) -> None:
     fake("sleep 1000 & sleep 1000 & exit 1\n")
-    profiler(server).profile(subject())
+    taken(profiler(server), subject())
     end = time.monotonic() + 120
     while server.ping()["workers"] and time.monotonic() < end:
         time.sleep(0.05)
@@ -577,7 +596,7 @@ def test_kinds_find_their_rows() -> None:
     ]
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
     seen = kernel_kinds.Seen(kernel_kinds.kinds_of(listed), report)
-    found = p._told(subject(), seen, "ncu", "")
+    found = told_of(p, subject(), seen, "ncu", "")
     assert found["launches"] == 9
     assert found["why"] == "3 of 4 kinds of launches were measured"
     by_name = {ncu.base(k["name"]): k for k in found["kernels"]}
@@ -589,7 +608,7 @@ def test_kinds_find_their_rows() -> None:
     # Its time is not known, and neither is that of all.
     assert found["ms"] == 0 and not any(k["share"] for k in found["kernels"])
     assert found["metrics"] and not [m for m in found["metrics"] if kernel_kinds.is_sum(m)]
-    assert kernel_work.position(found, {"memory_gbs": 4000.0}, 1 << 20) == {"launches": 9.0}
+    assert position(found, {"memory_gbs": 4000.0}, 1 << 20) == {"launches": 9.0}
 
 
 RELU, OTHERS = "void relu<4>(float const*, float*)", (("a", 2), ("b", 5), ("c", 1))
@@ -620,7 +639,7 @@ def test_times_that_ncu_did_not_measure_are_those_of_pytorchs_profiler(
     listed += [("k<B>", four, block, 5, 1.0), ("Memcpy DtoD (Device -> Device)", (), (), 1, 9.0)]
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", lambda _: lists(*listed, more=3, more_ms=0.036))
-    found = p.profile(subject())
+    found = taken(p, subject())
     assert (found["tool"], found["launches"], p.passing) == ("ncu", 14, False)
     whys = "2 of 5 kinds of launches were measured; "
     whys += "3 launches are of other kinds than those that are listed"
@@ -631,7 +650,7 @@ def test_times_that_ncu_did_not_measure_are_those_of_pytorchs_profiler(
     assert found["metrics"] == {"sm__cycles_active.avg": 9.0}, "a part of a sum is no sum"
     # Where that fails nobody knows.
     p = profiler(server)
-    found = p.profile(subject())
+    found = taken(p, subject())
     assert (found["tool"], found["launches"], found["ms"], p.passing) == ("ncu", 14, 0, True)
     assert not any(k["share"] for k in found["kernels"])
     why = "the times of those that ncu did not measure are not known: PyTorch's profiler cannot be"
@@ -646,13 +665,13 @@ def test_launches_of_kinds_that_are_not_listed_are_counted() -> None:
         seen = kernel_kinds.Seen([kernel_kinds.Kind(RELU, *size, 1)], ncu.Report(rows), more=more)
         listed = lists((RELU, *size, 1, 7.0), ("k", *size, 10, 0.25), more=20, more_ms=0.5)
         kernel_kinds.fill_in(seen, listed)
-        found = p._told(subject(), seen, "ncu", "")
+        found = told_of(p, subject(), seen, "ncu", "")
         assert (found["launches"], found["ms"]) == (1 + more, pytest.approx(ms))
         says = f"{more} launches are of other kinds than those that are listed"
         assert found.get("why") == (says if more else None)
         assert (kernel_kinds.TIME in found["metrics"]) == (not more)
-        position = kernel_work.position(found, {}, 1)
-        assert (position["launches"], "kernels_ms" in position) == (1 + more, ms > 0)
+        at = position(found, {}, 1)
+        assert (at["launches"], "kernels_ms" in at) == (1 + more, ms > 0)
     for bad in (-1, 1 << 31, "30", True, 1.5, None, [], {}):
         assert kernel_kinds.count_of(bad) == 0
     for bad in (-1.0, float("nan"), float("inf"), "1", True, None):
@@ -677,7 +696,7 @@ def test_a_part_that_was_measured_is_not_the_whole() -> None:
         assert kernel_kinds.is_whole([row] * n) == whole
         kinds = kernel_kinds.kinds_in([row] * n)
         seen = kernel_kinds.Seen(kinds, ncu.Report([row] * n), whole=whole)
-        found = p._told(subject(), seen, "ncu", "")
+        found = told_of(p, subject(), seen, "ncu", "")
         assert found["ms"] == pytest.approx(0.007 if whole else 0)
         assert (kernel_kinds.TIME in found["metrics"]) == whole
 
@@ -688,7 +707,7 @@ def test_a_forward_that_launches_nothing(
     fake('"$@"\n' + ENDS)
     answers(monkeypatch, {"launches": [], "more": 0})
     p = profiler(server)
-    found = p.profile(subject())
+    found = taken(p, subject())
     assert (found["tool"], found["launches"], found["ms"]) == ("static", 0, 0)
     assert found["why"].startswith("a forward launches no kernel; ")
 
@@ -710,7 +729,7 @@ def test_several_launches_of_a_kind_are_one() -> None:
         kernel_kinds.Kind("void at::elementwise<Mul>(int)", (4, 1, 1), (32, 1, 1), 1),
     ]
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
-    found = p._told(subject(), kernel_kinds.Seen(kinds, ncu.Report(rows)), "ncu", "")
+    found = told_of(p, subject(), kernel_kinds.Seen(kinds, ncu.Report(rows)), "ncu", "")
     add, mul = found["kernels"]
     assert add["name"].endswith("<Add>(int)") and add["ms"] == pytest.approx(2000e-6)
     assert add["metrics"] == {kernel_kinds.TIME: 2000, ratio: (100 * 10 + 300 * 20) / 400}
@@ -826,11 +845,14 @@ def test_metrics_of_a_forward_are_weighted_by_time() -> None:
         {"ms": 3.0, "metrics": {"a__b.sum": 10.0, "a__b.pct": 50.0}},
         {"ms": 1.0, "metrics": {"a__b.sum": 5.0, "a__b.pct": 90.0, "a__c.avg": 7.0}},
     ]
-    together = {"a__b.sum": 15.0, "a__b.pct": 60.0, "a__c.avg": 7.0}
-    assert kernel_kinds.of_a_forward(kernels) == together
+    all_of_them = {"a__b.sum": 15.0, "a__b.pct": 60.0, "a__c.avg": 7.0}
+    assert together(kernels) == all_of_them
     alike = [{"ms": ms, "metrics": {"a__b.pct": 24.43}} for ms in (0.012320, 0.3, 1.1)]
     for kernels in (alike[:1], alike):
-        assert kernel_kinds.of_a_forward(kernels) == {"a__b.pct": 24.43}
+        assert together(kernels) == {"a__b.pct": 24.43}
+
+
+KERNEL = {"name": "k", "whose": "custom", "ms": 1.0, "share": 0.5, "grid": [], "block": []}
 
 
 def test_the_position_below_the_ceilings() -> None:
@@ -838,7 +860,7 @@ def test_the_position_below_the_ceilings() -> None:
     profile = {
         "ms": 2.0,
         "launches": 3,
-        "kernels": [{"launches": 3}, {"launches": 1}],
+        "kernels": [KERNEL | {"launches": 3}, KERNEL | {"launches": 1}],
         "metrics": {
             "dram__bytes_read.sum": 3e9,
             "dram__bytes_write.sum": 1e9,
@@ -848,7 +870,7 @@ def test_the_position_below_the_ceilings() -> None:
         },
     }
     measured = {"memory_gbs": 4000.0, "cache_gbs": 6000.0, "fp32_gflops": 50000.0}
-    found = kernel_work.position(profile, measured, 2 * 10**9)
+    found = position(profile, measured, 2 * 10**9)
     assert found == {
         "launches": 4.0,
         "kernels_ms": 2.0,
@@ -861,7 +883,7 @@ def test_the_position_below_the_ceilings() -> None:
         "tensor_roof_share": 0.25,
         "dram_bytes_ratio": 2.0,
     }
-    assert kernel_work.position({"ms": 0.0, "launches": 0}, measured, 1) == {}
+    assert position({"ms": 0.0, "launches": 0}, measured, 1) == {}
 
 
 PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
@@ -887,12 +909,12 @@ def test_the_tensor_cores_position(
     metrics = {f"sm__ops_path_tensor_src_{t}.sum": n for t, n in counted.items()} | {PIPE: 25.0}
     profile: dict[str, Any] = {"ms": 2.0, "launches": 1, "metrics": metrics}
     roofs = {"tensor_gflops": ceilings()}
-    found = kernel_work.position(profile, roofs, 1)
+    found = position(profile, roofs, 1)
     assert found.get("tensor_gflops") == (None if gflops is None else pytest.approx(gflops))
     assert found["tensor_roof_share"] == pytest.approx(share)
-    assert kernel_work.position(profile, {}, 1)["tensor_roof_share"] == 0.25, "no ceiling"
+    assert position(profile, {}, 1)["tensor_roof_share"] == 0.25, "no ceiling"
     profile["missing"] = ["sm__ops_path_tensor_src_tf32_dst_fp32.sum"]
-    found = kernel_work.position(profile, roofs, 1)
+    found = position(profile, roofs, 1)
     assert (found.get("tensor_gflops"), found["tensor_roof_share"]) == (None, 0.25)
 
 
@@ -908,14 +930,14 @@ def test_what_a_gpu_names_otherwise_has_one_name() -> None:
     for full in (False, True):
         p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 120, full=full)
         assert own[read] in p._known and read not in p._known
-        found = p._told(subject(), seen, "ncu", "")
+        found = told_of(p, subject(), seen, "ncu", "")
         told = {kernel_kinds.TIME: 4000.0, read: 128.0, write: 64.0}
         assert found["metrics"] == told | ({"lts__odd.sum": 2.0} if full else {})
         assert found["measured_as"] == own
         assert not {read, write, *own.values()} & set(found.get("missing", ()))
-        assert kernel_work.position(found, {}, 96)["dram_bytes_ratio"] == 2
+        assert position(found, {}, 96)["dram_bytes_ratio"] == 2
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
-    assert "measured_as" not in p._told(subject(), seen, "ncu", "")
+    assert "measured_as" not in told_of(p, subject(), seen, "ncu", "")
 
 
 def test_a_full_set_loses_nothing_of_the_selection() -> None:
@@ -929,8 +951,8 @@ def test_a_full_set_loses_nothing_of_the_selection() -> None:
     text += ",".join(f'"{w}"' for w in ["0", "k", *size, *metrics.values()])
     report = ncu.read(text)
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90, full=True)
-    found = p._told(
-        subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
+    found = told_of(
+        p, subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
     )
     (kernel,) = found["kernels"]
     assert set(chosen) < set(kernel["metrics"]) and "missing" not in found
@@ -959,8 +981,8 @@ def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
 '''
     report = ncu.read(text)
     p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
-    found = p._told(
-        subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
+    found = told_of(
+        p, subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
     )
     assert found["metrics"] == {kernel_kinds.TIME: 2000.0}
     assert {unknown, hits} < set(found["missing"])
@@ -987,7 +1009,7 @@ def test_both_profiles_have_their_position() -> None:
     for ceiling in (6000.0, 3000.0):  # the second time it is known
         asked = {**request, "ceilings": {"cache_gbs": ceiling}, "known": learned.to_json()}
         p = profiles.Profiles(Context(None, Request.from_json(asked)))
-        told = types.SimpleNamespace(profile=lambda _: dict(seen), passing=False)
+        told = types.SimpleNamespace(profile=lambda _: Profile.from_json(seen), passing=False)
         p.profiler = told  # type: ignore[assignment]
         v = Verdict("quick", "", "", CorrectnessReport("float32"), Floor(0.0, "memory", 1, 0))
         v.candidate_ms, v.metrics = 1.0, {"own": 1.0}

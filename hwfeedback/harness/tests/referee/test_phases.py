@@ -15,6 +15,7 @@ import waiting
 from evaluating import Evaluator
 from test_referee import NATIVE, SCALED
 
+from kwharness.base.operations import Failure
 from kwharness.clients.errors import WorkerError
 from kwharness.process.fork_client import ForkServer
 from kwharness.referee import evaluation, faults, trial
@@ -160,7 +161,7 @@ def test_what_may_be_the_doing_of_others(
 
 
 def test_a_worker_error_without_memory_is_one() -> None:
-    error = WorkerError({"type": "OutOfMemoryError", "message": "CUDA out of memory"})
+    error = WorkerError(Failure("OutOfMemoryError", "CUDA out of memory"))
     fault = faults.Fault("crashed", "it ran out of memory")
     fault.__cause__ = error
     assert faults.lack_of_memory(fault) is error

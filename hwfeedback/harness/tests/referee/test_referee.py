@@ -21,13 +21,14 @@ from evaluating import Evaluator, busy
 
 from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
+from kwharness.base.carried import NOTHING
+from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel, Closed
 from kwharness.base.requests import Candidate, Request, Speedup, Task
 from kwharness.base.verdicts import CorrectnessReport, Measurement, TimingReport, Verdict
 from kwharness.build import builder_client, reports
 from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
-from kwharness.model.state import NOTHING
 from kwharness.referee import (
     context,
     custom_code,
@@ -907,7 +908,7 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
     ],
 )
 def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
-    error = {"stage": "forward", "type": "AcceleratorError", "message": message, "lines": [7]}
+    error = Failure("AcceleratorError", message, stage="forward", lines=[7])
     failed = faults._fault(errors.WorkerError(error), "being timed")
     assert isinstance(failed, faults.Fault)
     assert (failed.status, hint in failed.hint) == ("crashed", True)

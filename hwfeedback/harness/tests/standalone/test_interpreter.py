@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 from evaluating import Evaluator
 
 from kwharness.base import paths
+from kwharness.base.for_builder import Look, LookedAt, Ran, Run, ToolRun
+from kwharness.base.operations import Failure
 from kwharness.build import builder_client, reports
 from kwharness.clients.errors import WorkerError
 from kwharness.process import policy
@@ -266,7 +269,7 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
 
     def fails(v: Any, candidate: Any, *more: Any) -> Any:
         if lacking and lacking.pop():
-            raise WorkerError({"type": "OutOfMemoryError", "message": "no memory"}, candidate)
+            raise WorkerError(Failure("OutOfMemoryError", "no memory"), candidate)
         return run(v, candidate, *more)
 
     monkeypatch.setattr(verify, "run", fails)
@@ -329,36 +332,36 @@ esac
 
 def served(
     evaluator: Evaluator, source: str, tool: pathlib.Path, *, few: bool = True, **more: str
-) -> dict[str, Any]:
+) -> tuple[Ran, LookedAt]:
     """The worker's side, in this process: a sandbox does not show it the tool."""
     x, less, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
     given = interpreter._handed_over(call_of(x, scale), True, True)
     small = [interpreter._Given(call_of(less, scale))] if few else []
     server = looks.Server()
 
-    def ask(
-        op: Callable[[dict[str, Any], list[int]], dict[str, Any]],
-        given: list[interpreter._Given],
-        **what: Any,
-    ) -> dict[str, Any]:
+    @contextmanager
+    def handed(given: list[interpreter._Given]) -> Iterator[tuple[list[Any], list[int]]]:
         fds = [os.dup(fd) for g in given for fd in g.fds]
         try:
-            return op({"requests": [g.request | more for g in given], **what}, fds)
+            yield [g.request | more for g in given], fds
         finally:
             for fd in fds:
                 os.close(fd)
 
     text = builder_client.export(evaluator.server, source)
     open_files = len(os.listdir("/proc/self/fd"))
-    answer = ask(server.run, given, source=text, sanitizer=str(tool), timeout=60.0)
-    if not answer["code"]:
+    with handed(given) as (requests, fds):
+        ran = server.run(Run(text, requests, 60.0, str(tool)), fds)
+    seen = LookedAt()
+    if not ran.code:
         (y,) = given[0].outputs("cpu") or []
         assert torch.equal(y, torch.relu(x) * scale)
-        answer |= ask(server.look, small)
+        with handed(small) as (requests, fds):
+            seen = server.look(Look(requests), fds)
     assert len(os.listdir("/proc/self/fd")) == open_files
     for g in (*given, *small):
         g.close()
-    return answer
+    return ran, seen
 
 
 def tool_in(folder: pathlib.Path) -> pathlib.Path:
@@ -387,20 +390,20 @@ atexit.register(tell, "ends")
 @pytest.fixture(scope="module")
 def looked_at(
     evaluator: Evaluator, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Ran, LookedAt, list[str]]:
     """What comes of looking at a file, which takes seven interpreters, and what the file told."""
     tool = tool_in(tmp_path_factory.mktemp("looked_at"))
     log = tool.with_name("log")
     kernel = KERNEL.replace("        y = torch", "        tell(len(x))\n        y = torch")
-    answer = served(evaluator, TELLS.replace("LOG", str(log)) + kernel, tool)
-    return answer, log.read_text().splitlines()
+    ran, seen = served(evaluator, TELLS.replace("LOG", str(log)) + kernel, tool)
+    return ran, seen, log.read_text().splitlines()
 
 
-def test_a_sanitizer_is_heard(looked_at: tuple[dict[str, Any], list[str]]) -> None:
-    answer, _ = looked_at
-    assert answer["code"] == 0 and answer["profile"] == ""  # there is no GPU
-    checks, seconds = interpreter._checks(answer["checks"], ["k"])
-    assert len(answer["checks"][0]) == 2, "what is found on few inputs is looked for on all"
+def test_a_sanitizer_is_heard(looked_at: tuple[Ran, LookedAt, list[str]]) -> None:
+    ran, seen, _ = looked_at
+    assert ran.code == 0 and seen.profile == ""  # there is no GPU
+    checks, seconds = interpreter._checks(seen.checks, ["k"])
+    assert len(seen.checks[0]) == 2, "what is found on few inputs is looked for on all"
     assert seconds > 0
     by_tool = {c.tool: c for c in checks}
     (finding,) = by_tool["memcheck"].findings
@@ -411,8 +414,8 @@ def test_a_sanitizer_is_heard(looked_at: tuple[dict[str, Any], list[str]]) -> No
     assert by_tool["initcheck"].failed == "this GPU is not one of mine"
 
 
-def test_who_looks_finds_the_file_used(looked_at: tuple[dict[str, Any], list[str]]) -> None:
-    _, told = looked_at
+def test_who_looks_finds_the_file_used(looked_at: tuple[Ran, LookedAt, list[str]]) -> None:
+    *_, told = looked_at
     assert told[:3] == ["begins alone", "64 alone", "ends alone"]
     assert set(told[3:]) == {"begins later", "4 later", "64 later", "ends later"}
 
@@ -422,9 +425,9 @@ def test_where_there_are_no_few_inputs_it_is_looked_at_on_all(
 ) -> None:
     # Each is an interpreter that imports PyTorch.
     monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck", "racecheck"))
-    answer = served(evaluator, KERNEL, tool, few=False)
-    assert [len(runs) for runs in answer["checks"]] == [1, 1]
-    assert [runs[0]["code"] for runs in answer["checks"]] == [86, 0]
+    _, seen = served(evaluator, KERNEL, tool, few=False)
+    assert [len(runs) for runs in seen.checks] == [1, 1]
+    assert [runs[0].code for runs in seen.checks] == [86, 0]
 
 
 @pytest.fixture
@@ -461,7 +464,7 @@ def test_nobody_looks_at_a_file_that_fails(
     log = tool.with_name("log")
     dies = TELLS.replace("LOG", str(log)) + KERNEL + "import os; os._exit(3)"
     # As on a GPU, where an interpreter waits to look at itself.
-    assert served(evaluator, dies, tool, device="cuda") == {"code": 3}
+    assert served(evaluator, dies, tool, device="cuda") == (Ran(3), LookedAt())
     assert log.read_text() == "begins alone\n"
     assert len(started) == 2 + len(sanitizers.TOOLS) and not left(started)
 
@@ -473,8 +476,8 @@ def test_what_a_late_sanitizer_leaves(
     monkeypatch.setattr(interpreter, "CHECK_S", 5.0)
     monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck", "racecheck"))
     sleeps = 'import sys, time\nif sys.argv[2] != "alone":\n    time.sleep(600)\n'
-    answer = served(evaluator, sleeps + KERNEL, tool)
-    codes = [run["code"] for runs in answer["checks"] for run in runs]
+    _, seen = served(evaluator, sleeps + KERNEL, tool)
+    codes = [run.code for runs in seen.checks for run in runs]
     assert codes == [sanitizers.LATE, sanitizers.LATE]
     assert not left(started)
 
@@ -485,17 +488,17 @@ def test_a_file_that_does_away_with_its_folder(
     monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck", "racecheck"))
     gone = "import atexit, os, shutil\natexit.register(shutil.rmtree, os.environ['HOME'])"
     outputs(evaluator, KERNEL + f"\n{gone}\n")
-    answer = served(evaluator, KERNEL + f"\n{gone}\n", tool)
-    checks, _ = interpreter._checks(answer["checks"], ["k"])
-    assert answer["code"] == 0 and len(checks) == 2
+    ran, seen = served(evaluator, KERNEL + f"\n{gone}\n", tool)
+    checks, _ = interpreter._checks(seen.checks, ["k"])
+    assert ran.code == 0 and len(checks) == 2
     assert all("No such file" in c.failed for c in checks), [c.failed for c in checks]
 
 
 def test_what_is_found_on_fewer_inputs_alone() -> None:
-    found = {"code": 86, "report": "========= Invalid read\n=========     at k+0x1\n"}
+    found = ToolRun(86, "========= Invalid read\n=========     at k+0x1\n")
     for then, fewer in (
-        ({"code": 0, "report": ""}, "nothing"),
-        ({"code": 1, "said": "no"}, "it could not be run: no"),
+        (ToolRun(0), "nothing"),
+        (ToolRun(1, said="no"), "it could not be run: no"),
     ):
         (check,), _ = interpreter._checks([[found, then]], ["k"])
         assert (check.fewer, check.convicts, len(check.findings)) == (fewer, False, 1)

@@ -9,6 +9,7 @@ from evaluating import Evaluator
 from test_referee import HEAD, SOFTMAX
 
 from kwharness.base import paths
+from kwharness.base.operations import Failure
 from kwharness.clients.errors import WorkerError
 from kwharness.referee import faults
 from kwharness.task.invalid import Invalid
@@ -481,9 +482,7 @@ def test_a_reference_that_breaks_later_is_no_task(evaluator: Evaluator) -> None:
 
 
 def test_want_of_memory_in_calibration_is_nobodys_word() -> None:
-    error = WorkerError({"type": "RuntimeError", "message": "cannot allocate memory"})
+    error = WorkerError(Failure("RuntimeError", "cannot allocate memory"))
     assert isinstance(faults.of_reference(error), faults.Infrastructure)
-    broken = calibrate_family.ReferenceBroken(
-        WorkerError({"type": "ValueError", "stage": "forward"})
-    )
+    broken = calibrate_family.ReferenceBroken(WorkerError(Failure("ValueError", stage="forward")))
     assert isinstance(faults.of_reference(broken), Invalid)

@@ -21,6 +21,7 @@ from test_cuda_driver import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
 import kernelwright
+from kwharness.base.verdicts import Profile
 from kwharness.machine import device, gpu, toolchain
 from kwharness.numerics import families
 from kwharness.profile import kernel_work, ncu, profile_forward
@@ -892,7 +893,7 @@ def test_in_float64_cudnn_is_asked_for_no_transposed_convolution(
         answers = reference.forward(*reference.draw(1), ["eager", "wide", "eager"])
     finally:
         reference.kill()
-    assert [float(a["tensors"][0].mean()) for a in answers] == [1, asked, 1]
+    assert [float(a.tensors[0].mean()) for a in answers] == [1, asked, 1]
 
 
 @NCU
@@ -955,7 +956,7 @@ def test_a_profile_of_the_tensor_cores(evaluator: Evaluator, dtype: str) -> None
     v = verdict(evaluator, task, candidate, require_custom=False, **more)
     assert v["status"] == "correct", v["reason"]
     p, at = v["profile"], v["metrics"]
-    operations = kernel_work.operations_of(p)
+    operations = kernel_work.operations_of(Profile.from_json(p))
     print(f"\n{operations}, {p['ms']:.4f} ms, {at['tensor_gflops']:.0f} of {ceilings}")
     assert (p["tool"], p.get("why")) == ("ncu", None)
     assert operations[dtype] == pytest.approx(2 * 4096**3, rel=0.01)

@@ -195,7 +195,7 @@ class Suite:
                     workers.append(construction_seeds.first(trial, lambda: None))
                     by_seed = trial.plan.by_seed
                 else:
-                    workers[-1].set_state(reference.info["names"], trial.made.state)
+                    workers[-1].set_state(reference.info.names, trial.made.state)
                 try:
                     verify.run(trial.verification, workers[-1], fresh)
                 except Failed as failed:

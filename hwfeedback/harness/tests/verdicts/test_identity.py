@@ -154,8 +154,8 @@ def test_one_name_everywhere() -> None:
 )
 def test_a_declared_encoding(text: str, problem: str) -> None:
     said = source.parse(text, "candidate")
-    assert len(said["problems"]) == bool(problem), said
-    assert problem in " ".join(said["problems"]) and bool(said["normalised_hash"]) != bool(problem)
+    assert len(said.problems) == bool(problem), said
+    assert problem in " ".join(said.problems) and bool(said.normalised_hash) != bool(problem)
 
 
 @pytest.mark.parametrize(

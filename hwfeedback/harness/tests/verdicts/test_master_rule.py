@@ -117,11 +117,11 @@ class Compiled:
 
     def wait_forward(self) -> None:
         self._result = self.reference.finish_forward()[0]
-        if "error" in self._result:
-            raise self._result["error"]
+        if self._result.error is not None:
+            raise self._result.error
 
     def answer(self) -> Answer:
-        return Answer(self._result["tensors"], "", [], False)
+        return Answer(self._result.tensors, "", [], False)
 
     def set_state(self, _names: Any, state: list[torch.Tensor], *, in_place: bool = False) -> bool:
         self.reference.set_state(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def to_break(make: Make, names: list[str], seed: int = 7) -> Breaks:
     for name, t in made(make, seed).items():
         if name in names:
             found = construction.to_break(t)
-            known.setdefault(found["digest"], found)
+            known.setdefault(found.digest, found)
     return Breaks(list(known.values()))
 
 
@@ -108,7 +109,7 @@ def test_it_is_found_and_moved(name: str) -> None:
     assert all(breaks.times)
     assert not shared.still(looked(made(make, 7)), looked(state)).told()
     # As with the limits that a candidate has, and where a device is named for what is made.
-    again = Breaks([k | {"times": n} for k, n in zip(breaks._known, breaks.times, strict=True)])
+    again = Breaks([replace(k, times=n) for k, n in zip(breaks._known, breaks.times, strict=True)])
     with torch.device("cpu"):
         same = made(make, 7, again)
     assert all(torch.equal(state[n], t) for n, t in same.items())
@@ -169,7 +170,7 @@ def test_copies_of_ones_own_stay() -> None:
         m.mine = nn.Parameter(m.a.weight.detach().clone())
 
     known = to_break(model_of(_reloaded), ["a.weight", "b.weight"])._known
-    breaks = Breaks([k | {"times": 1} for k in known])
+    breaks = Breaks([replace(k, times=1) for k in known])
     state = made(model_of(more), 7, breaks)
     assert breaks.times == [1] and not torch.equal(state["a.weight"], state["b.weight"])
     assert torch.equal(state["mine"], state["a.weight"])

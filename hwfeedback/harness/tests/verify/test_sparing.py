@@ -21,11 +21,12 @@ import waiting
 from evaluating import Evaluator, new_cache, processes_of
 from test_verify import prepared
 
-from kwharness.base import trees
+from kwharness.base import for_candidate, for_reference, operations, trees
 from kwharness.base.protocol import Timeout
-from kwharness.base.tensors import Block, LayoutError
+from kwharness.base.tensors import Block, Entry, LayoutError
 from kwharness.base.verdicts import Learned
 from kwharness.clients import batch_parts, candidate_client, client
+from kwharness.clients.answers import ModeAnswer
 from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError
 from kwharness.clients.reference_client import ReferenceClient
@@ -267,7 +268,7 @@ def test_answers_are_not_written_over(
             client.forward(tree, inputs, ["wide", "eager"])
     client.sparing = True
     client.begin_forward(tree, inputs, ["wide"])
-    (wide,) = client.finish_forward()[0]["tensors"]
+    (wide,) = client.finish_forward()[0].tensors
     before = wide.clone()
     for k in range(2):
         client.forward(tree, inputs, [f"moved:{k}"])
@@ -284,18 +285,18 @@ def test_inputs_that_are_lent(evaluator: Evaluator) -> None:
     tree, inputs = client.draw(1)
     for given in ([t + 1 for t in inputs], inputs):
         lent = client.lend(given)
-        (expected,) = client.forward(tree, given, ["eager"])[0]["tensors"]  # copied elsewhere
+        (expected,) = client.forward(tree, given, ["eager"])[0].tensors  # copied elsewhere
         assert client._blocks["in"].size > 1
         where = client._blocks["lent"]
         for mode in ("eager", "wide", "noise:1", "moved:1", "scalar"):
-            (out,) = client.forward(tree, lent, [mode])[0]["tensors"]
+            (out,) = client.forward(tree, lent, [mode])[0].tensors
             assert torch.allclose(out, expected.to(out.dtype), 1e-3)
         assert client._blocks["lent"] is where and client._blocks["in"].size == 1
         assert all(torch.equal(a, b) for a, b in zip(lent, given, strict=True))
     client.let_go()
     assert client._blocks["in"].size == client._blocks["lent"].size == 1
     assert all(torch.equal(a, b) for a, b in zip(lent, inputs, strict=True))
-    (out,) = client.forward(tree, lent, ["eager"])[0]["tensors"]
+    (out,) = client.forward(tree, lent, ["eager"])[0].tensors
     assert torch.equal(out, expected)
     client.kill()
 
@@ -319,11 +320,11 @@ def in_parts(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, source: str)
     asked: list[str] = []
     begin = ReferenceClient.begin
 
-    def noted(self: ReferenceClient, msg: dict[str, Any], *more: Any) -> None:
-        if msg.get("parts"):
-            assert msg["parts"] == 7
-            asked.extend(msg["modes"])
-        begin(self, msg, *more)
+    def noted(self: ReferenceClient, request: operations.Request, *more: Any) -> None:
+        if isinstance(request, for_reference.Forward) and request.parts > 1:
+            assert request.parts == 7
+            asked.extend(request.modes)
+        begin(self, request, *more)
 
     with monkeypatch.context() as m:
         m.setattr(ReferenceClient, "begin", noted)
@@ -347,10 +348,10 @@ def test_a_batch_whose_rows_have_nothing_to_do_with_each_other(
     client = reference(evaluator, source=source)
     tree, inputs = client.draw(1)
     inputs = client.lend(inputs)
-    whole = [client.forward(tree, inputs, [m])[0]["tensors"][0] for m in MODES]
+    whole = [client.forward(tree, inputs, [m])[0].tensors[0] for m in MODES]
     client.parts = Parts.of(inputs, whole[:1], client.device)
     assert client.parts is not None and client.parts.count == 7
-    parts = [client.forward(tree, inputs, [m])[0]["tensors"][0] for m in MODES]
+    parts = [client.forward(tree, inputs, [m])[0].tensors[0] for m in MODES]
     client.kill()
     exact, *moved = (a - b for a, b in zip(whole, parts, strict=True))
     assert float(exact.abs().max()) < 1e-12
@@ -432,12 +433,12 @@ def test_a_forward_fails_in_a_part(evaluator: Evaluator, small_parts: None) -> N
     fails = "torch.softmax(x * self.w, -1) if len(x) > 95 else x[:1]"
     client = reference(evaluator, source=SMALL.replace(SAME, fails))
     tree, inputs = client.draw(1)
-    right = client.forward(tree, inputs, ["wide"])[0]["tensors"]
+    right = client.forward(tree, inputs, ["wide"])[0].tensors
     client.parts = Parts.of(inputs, right, client.device)
     (answer,) = client.forward(tree, inputs, ["wide"])
-    assert "other rows" in str(answer["error"])
+    assert "other rows" in str(answer.error)
     with client.whole():
-        assert torch.equal(client.forward(tree, inputs, ["wide"])[0]["tensors"][0], right[0])
+        assert torch.equal(client.forward(tree, inputs, ["wide"])[0].tensors[0], right[0])
     client.kill()
 
 
@@ -503,7 +504,7 @@ def test_a_candidate_gives_up_what_is_needed(
         results = finish(self)
         if full[0]:
             full[0] -= 1
-            return [{"mode": results[0]["mode"], "error": no_memory()}]
+            return [ModeAnswer(results[0].mode, no_memory())]
         return results
 
     monkeypatch.setattr(ReferenceClient, "finish_forward", answers)
@@ -527,7 +528,7 @@ def test_blocks_that_are_kept_for_a_while(evaluator: Evaluator) -> None:
 
     def answer(seed: int) -> list[torch.Tensor]:
         _, inputs = client.draw(seed)
-        return [*inputs, *client.forward(tree, inputs, ["eager"])[0]["tensors"]]
+        return [*inputs, *client.forward(tree, inputs, ["eager"])[0].tensors]
 
     wanted = [[t.clone() for t in answer(seed)] for seed in range(5)]
     names = ("draw", "out0", "out1")
@@ -682,13 +683,11 @@ def test_blocks_that_cannot_be_given_back_hide_no_verdict(
 
 
 def test_a_block_that_makes_no_sense_is_closed() -> None:
-    beyond = [{"dtype": "float32", "shape": [9999], "offset": 0}]
+    beyond = operations.Tensors([Entry("float32", [9999], 0)], 4096)
     block = Block.create(4096)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(LayoutError):
-        client.private(
-            device.CPU, [os.dup(block.fd)], {"size": 4096, "layout": beyond}, uncopied=True
-        )
+        client.private(device.CPU, [os.dup(block.fd)], beyond, uncopied=True)
     assert len(os.listdir("/proc/self/fd")) == before
     block.close()
 
@@ -707,8 +706,8 @@ def test_modes_that_give_more_than_others(
     assert client.sparing == sparing
     tree, inputs = client.draw(1)
     wide, eager = client.each(tree, inputs, ["wide", "eager"])
-    assert "error" not in wide
-    assert "a number of outputs that depends on values: 2, then 1" in eager["error"].message
+    assert wide.error is None
+    assert "a number of outputs that depends on values: 2, then 1" in eager.error.message
     client.kill()
 
 
@@ -720,7 +719,7 @@ ORDERED = SMALL.replace(SAME, "x * (2 if x.stride(0) == 1 else 3)").replace(
 def test_inputs_that_are_moved_lie_in_the_same_order(evaluator: Evaluator) -> None:
     client = reference(evaluator, source=ORDERED)
     tree, inputs = client.draw(1)
-    wide, moved = (r["tensors"][0] for r in client.forward(tree, inputs, ["wide", "moved:0"]))
+    wide, moved = (r.tensors[0] for r in client.forward(tree, inputs, ["wide", "moved:0"]))
     change = (moved - wide).abs()
     assert float(change.max()) > 0 and bool((change <= 1e-6 * wide.abs()).all())
     client.kill()
@@ -758,14 +757,13 @@ def test_a_reference_holds_no_output_when_it_answers(
     monkeypatch.setattr(forms.Forms, "run", noted)
     monkeypatch.setattr(loaded, "nothing_left_running", lambda: None)
     r = worker_reference.Reference(Deaf(), cpu)  # type: ignore[arg-type]
-    r.import_({"source": SMALL}, [])
-    r.init_inputs({}, [])
-    r.construct({"seed": 0}, [])
+    r.import_(for_reference.Import(SMALL), [])
+    r.init_inputs(for_reference.InitInputs(), [])
+    r.construct(for_reference.Construct(0), [])
     tree, inputs = r._loaded.draw(1)
     block, layout = device.block_of(device.CPU, inputs)
     r.blocks.map("in", os.dup(block.fd), block.size)
-    msg = {"sparing": True, "layout": layout, "tree": tree, "modes": ["wide"]}
-    r.forward(msg, [])
+    r.forward(for_reference.Forward(tree, ["wide"], layout, sparing=True), [])
     assert cpu.made and cpu.held[-1] == 0
     block.close()
 
@@ -789,9 +787,9 @@ def test_a_candidate_holds_no_output_when_it_answers(
     blocks = [device.block_of(device.CPU, inputs) for _ in ("in", "out")]
     for name, (block, _) in zip(("in", "out"), blocks, strict=True):
         c.blocks.map(name, os.dup(block.fd), block.size)
-    msg = {"sparing": True, "layout": blocks[0][1], "outputs": blocks[1][1], "tree": tree}
-    answer = c.forward({**msg, "output_tree": {"t": 0}}, [])
-    assert answer["fits"] and blocks[1][0].views(blocks[1][1])[0].tolist() == [2.0] * 3
+    call = for_candidate.Call(tree, blocks[0][1], blocks[1][1], {"t": 0}, sparing=True)
+    assert c.call(call, []).fits
+    assert blocks[1][0].views(blocks[1][1])[0].tolist() == [2.0] * 3
     assert len(cpu.made) == 1 and cpu.held == held and cpu.made[0]() is None
     for block, _ in blocks:
         block.close()
@@ -809,7 +807,7 @@ class Counted(candidate_client.CandidateClient):
     def begin_forward(self, tree: Any, inputs: Any, *_: Any, **_more: Any) -> None:
         assert not self.beside._asked
         self.most = max(self.most, len({id(t) for r in self.met if (t := r()) is not None}))
-        self.outputs = self.beside.forward(tree, inputs, ["eager"])[0]["tensors"]
+        self.outputs = self.beside.forward(tree, inputs, ["eager"])[0].tensors
         self.met += map(weakref.ref, [*inputs, *self.outputs])
 
     def finish_forward(self) -> candidate_client.Answer:
@@ -834,7 +832,7 @@ def no_memory() -> WorkerError:
     """What a reference says."""
     client = object.__new__(ReferenceClient)
     client.device = device.CPU
-    return WorkerError({"type": "OutOfMemoryError", "message": "CUDA out of memory."}, client)
+    return WorkerError(operations.Failure("OutOfMemoryError", "CUDA out of memory."), client)
 
 
 @pytest.mark.parametrize("mode", ["noise", "moved"])
@@ -848,7 +846,7 @@ def test_no_bound_is_narrow_because_memory_ran_out(
         asked.extend(m for m in modes if m.startswith(mode))
         found = forward(self, tree, inputs, modes, **more)
         out = len(asked) > k and modes[0].startswith(mode)
-        return [{"mode": modes[0], "error": no_memory()}] if out else found
+        return [ModeAnswer(modes[0], no_memory())] if out else found
 
     monkeypatch.setattr(ReferenceClient, "forward", full)
     client = reference(evaluator)
@@ -859,7 +857,7 @@ def test_no_bound_is_narrow_because_memory_ran_out(
 
 def test_a_closer_look_takes_memory(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
-        return [{"mode": "moved:0", "error": no_memory()}]
+        return [ModeAnswer("moved:0", no_memory())]
 
     with prepared(evaluator, SMALL) as e:
         tree, inputs = e.verification.draws[0].get()
@@ -1118,14 +1116,14 @@ def test_draws_and_answers_of_state_last(
     r = reference(evaluator, source=source)
     try:
         r.sparing = True
-        r.carry(r.inspect(1)["carried"])
+        r.carry(r.inspect(1).carried)
         tree, first = r.draw(1)
         drawn = [t.clone() for t in first]
         for mode in ("eager", "wide"):
             answers = []
             for seed in (1, 2):
                 (answer,) = r.forward(*r.draw(seed), [mode])
-                answers.append((answer["tensors"], [t.clone() for t in answer["tensors"]]))
+                answers.append((answer.tensors, [t.clone() for t in answer.tensors]))
             r.forward(*r.draw(3), [mode])
             for kept, then in answers:
                 assert all(map(torch.equal, kept, then))

@@ -12,6 +12,7 @@ import torch
 from evaluating import Evaluator, processes_of
 from test_referee import AFFINE_INIT, HEAD, SCALED, eager, model_new
 
+from kwharness.base import for_candidate
 from kwharness.base.protocol import Closed
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerGone
@@ -568,7 +569,7 @@ def test_a_lost_worker_is_no_fault_of_the_candidate(reason: str) -> None:
         pytest.raises(Fault if reason == "exited" else WorkerGone),
         faults("verifying it", client),
     ):
-        client.ask({"op": "settle"})
+        client.tell(for_candidate.Settle())
 
 
 def test_a_family_on_which_outputs_have_another_shape_is_left_out(evaluator: Evaluator) -> None:
