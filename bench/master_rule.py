@@ -185,7 +185,7 @@ def rows_of(evaluator: Evaluator, paths: list[pathlib.Path], args: argparse.Name
     end = time.monotonic() + args.seconds
     folder = args.results.with_suffix(".locks")
     folder.mkdir(exist_ok=True)
-    shares = Shares(folder, device_of(Workplace.from_json(evaluator.place).gpu))
+    shares = Shares(folder, device_of(Workplace.from_json(evaluator.place)))
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as another:
         sizes = another.submit(call_bytes, paths).result()
     while time.monotonic() < end:

@@ -143,8 +143,8 @@ sys.path.insert(0, "../hwfeedback/harness")
 from kwharness.build import source
 for name, it in json.load(sys.stdin).items():
     seen = source.parse(it["Source"], "candidate")
-    wrong = [p for p in seen["problems"] if "not valid Python" in p or "defines no class" in p]
-    if wrong or (it["Language"] or "cpp") != seen["language"]:
+    wrong = [p for p in seen.problems if "not valid Python" in p or "defines no class" in p]
+    if wrong or (it["Language"] or "cpp") != seen.language:
         print(name, it["Language"], seen)
 `
 	cmd := exec.Command(python, "-c", ask)
