@@ -1,8 +1,8 @@
 """The candidate worker: one candidate, which is believed in nothing.
 
 It gets raw inputs and gives raw outputs: what is asked of it, and what it answers, are the messages
-of base/operations.py. Whatever is answered here, the referee decides by the bytes in block ``out``
-alone.
+of base/for_candidate.py. Whatever is answered here, the referee decides by the bytes in block
+``out`` alone.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ candidate itself, under PyTorch's profiler. With one (Nsight Compute's, ncu.comm
 interpreter under it, which serves the candidate over a socket of its own; here somebody waits for
 the report, and ends what takes too long. All that comes back is what a candidate could have said.
 
-Who serves is asked for what stands in base/operations.py.
+Who serves is asked for what stands in base/for_candidate.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reference worker: runs the reference file, somebody's code, and gives what it computes.
 
-What is asked of it, and what it answers, are the messages of base/operations.py. All tensors travel
-in blocks that the referee has mapped by name.
+What is asked of it, and what it answers, are the messages of base/for_reference.py. All
+tensors travel in blocks that the referee has mapped by name.
 """
 
 from __future__ import annotations
