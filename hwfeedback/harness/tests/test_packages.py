@@ -5,6 +5,7 @@ hides another one.
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
 import graphlib
 import importlib.machinery
@@ -170,3 +171,11 @@ def test_what_the_map_names_is_there() -> None:
     for name in re.findall(r"`((?:\w+/)+\w+\.\w+)`", page):
         places = (ROOT.parents[1], OURS, ROOT)
         assert any((p / name).exists() for p in places) or re.search("NAME|NN", name), name
+
+
+def test_no_folder_of_tests_is_left_out(pytestconfig: pytest.Config) -> None:
+    """pytest passes over folders of some names, such as "build", unless it is told otherwise."""
+    here = pathlib.Path(__file__).parent
+    folders = {part for f in here.rglob("test_*.py") for part in f.relative_to(here).parts[:-1]}
+    passed_over = pytestconfig.getini("norecursedirs")
+    assert not [n for n in folders if any(fnmatch.fnmatch(n, p) for p in passed_over)]

@@ -108,7 +108,10 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if typing.is_typeddict(hint):
         hint = dict
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as e:
+            raise ProtocolError(f"{where} is no number of 64 bits") from e
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ProtocolError(f"{where} is no {hint.__name__}")
     if hint is int and not -(1 << 63) <= value < 1 << 64:

@@ -25,6 +25,10 @@ class _Named(types.ModuleType):
     def set_num_threads(self, count: int) -> None:
         """There are none."""
 
+    def device(self, name: str) -> str:
+        """Stands for a device."""
+        return name
+
 
 def install() -> None:
     """Puts it there. Raises ImportError where torch is not installed."""

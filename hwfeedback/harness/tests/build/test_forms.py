@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+import kernelwright
 from kwharness.base.built import BuildRequest, Failed
+from kwharness.base.for_builder import Compiled
 from kwharness.build import artifacts, compilers, form_extension, form_native, forms, source
-from kwharness.build.form import Form, Report, Way
+from kwharness.build.form import Form, Way
 from kwharness.machine import toolchain
 
 TEXT = '''
@@ -56,12 +58,12 @@ def _checked(raw: Mapping[str, Any], arch: str, whole: bool) -> BuildRequest:
     return _request(raw["source"]) | {"request": toolchain.key("plain_c", raw["source"])}
 
 
-def _compile(request: BuildRequest, folder: str, light: str) -> Report:
+def _compile(request: BuildRequest, folder: str, light: str) -> Compiled:
     pathlib.Path(folder, "main.c").write_text(request["source"])
     code, log = compilers.run(
         [toolchain.compiler(), "-shared", "-fPIC", "-x", "c", "main.c", "-o", "built.so"], folder
     )
-    return {"object": str(pathlib.Path(folder, "built.so")) if code == 0 else "", "log": log}
+    return Compiled(code, log, object=str(pathlib.Path(folder, "built.so")) if code == 0 else "")
 
 
 @pytest.fixture
@@ -75,6 +77,7 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         checked=_checked,
         compile=_compile,
     )
+    monkeypatch.setattr(kernelwright, "_build", kernelwright._build)
     monkeypatch.setattr(forms, "FORMS", (*forms.FORMS, row))
     monkeypatch.setattr(forms, "CALLS", re.compile(rf"{forms.CALLS.pattern}|plain_c\.build"))
     yield

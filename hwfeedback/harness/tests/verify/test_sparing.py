@@ -485,9 +485,8 @@ def test_the_whole_has_the_last_word(
         verification = e.verification
         assert verification.reference.parts is not None
         _, inputs = verification.reference.draw(7)
-        (right,) = verification.reference.forward(verification.draws[0].tree, inputs, ["eager"])[0][
-            "tensors"
-        ]
+        tree = verification.draws[0].tree
+        (right,) = verification.reference.forward(tree, inputs, ["eager"])[0].tensors
         assert timed_calls.check_call(verification, inputs, [right]) is None
         assert "off by more" in str(timed_calls.check_call(verification, inputs, [right * 1.01]))
 
