@@ -114,10 +114,7 @@ func Find(path string, references []string) (Set, error) {
 	if err != nil {
 		return Set{}, errors.Join(err, found.set.Close())
 	}
-	for _, s := range found.strange {
-		found.set.Pairs = append(found.set.Pairs, s.row())
-	}
-	if found.left.files > 0 {
+	if found.left.any() {
 		found.set.Pairs = append(found.set.Pairs, found.left.row(path))
 	}
 	return found.set, nil
@@ -134,18 +131,13 @@ type finder struct {
 	candidates map[string]bool // folders that have candidates
 	bare       []string        // sources beside which there is none
 	left       leftOut
-	strange    []strange
 	ours       []string // files NAME.best.py, which are no candidates of others
 }
 
 // none says that there are no pairs, and what lies there in their place.
 func (f *finder) none(path string) error {
-	if f.left.files > 0 {
-		return nothing(fmt.Sprintf("there are no pairs in %s: %s", path, f.left.said()), expected+"; docs/audit.md has the layouts")
-	}
-	if len(f.strange) > 0 {
-		s := f.strange[0]
-		return nothing(fmt.Sprintf("there are no pairs in %s; of %s: %s", path, s.path, s.said()), fieldsWanted)
+	if f.left.any() {
+		return nothing(fmt.Sprintf("there are no pairs in %s: %s", path, f.left.said()), f.left.hint()+"; docs/audit.md has the layouts")
 	}
 	if len(f.ours) > 0 {
 		return nothing(fmt.Sprintf("there are no pairs in %s but files that kernelwright wrote, such as %s", path, filepath.Base(f.ours[0])),

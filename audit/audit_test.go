@@ -317,15 +317,16 @@ func TestTablesWithOtherNames(t *testing.T) {
 	}
 	odd := line(map[string]string{"My_Ref": aReference, "kernel_src": aCandidate, "note": "by hand"})
 	files := map[string]string{"config.json": `{"layers": 2, "note": "class of Model"}`, "odd.jsonl": odd}
-	const said = `it holds code in fields whose names are not known: "My_Ref", "kernel_src"`
+	const said = "odd.jsonl holds code in fields whose names are not known: My_Ref, kernel_src"
 	var none *NoPairsError
-	if _, err := Find(lay(t, files), nil); !errors.As(err, &none) || !strings.HasSuffix(err.Error(), "odd.jsonl: "+said) || none.Hint != fieldsWanted {
+	if _, err := Find(lay(t, files), nil); !errors.As(err, &none) || !strings.HasSuffix(err.Error(), ": "+said) || !strings.HasPrefix(none.Hint, fieldsWanted) {
 		t.Error(err)
 	}
 	files["a/reference.py"], files["a/kernel.py"] = aReference, aCandidate
+	files["b/other.py"] = "import os\n"
 	files["lines.jsonl"] = line(map[string]string{"reference": aReference, "candidate": aCandidate})
 	set := found(t, files)
-	if last := set.Pairs[len(set.Pairs)-1]; set.Count() != 2 || len(set.Pairs) != 3 || last.IsPair() || last.Candidate.Err().Error() != said {
+	if last := set.Pairs[len(set.Pairs)-1]; set.Count() != 2 || len(set.Pairs) != 3 || last.IsPair() || last.Candidate.Err().Error() != filepath.Join("b", "other.py")+" is neither a reference nor a candidate; "+said {
 		t.Errorf("%d of %d, %v", set.Count(), len(set.Pairs), set.Pairs[len(set.Pairs)-1].Candidate.Err())
 	}
 }

@@ -197,7 +197,7 @@ func (f *finder) files(path string) error {
 			case isPair:
 				read = f.json
 			case len(code) > 0:
-				f.strange = append(f.strange, strange{p, code})
+				f.left.table(f.base, p, code)
 			}
 		}
 		if err := read(p); err != nil {

@@ -3,16 +3,18 @@ package audit
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
 
 // leftOut is the Python files of folders below a set in which there is neither a reference
-// nor a candidate.
+// nor a candidate, and tables that hold code, and no pairs.
 type leftOut struct {
 	files, folders int
 	first          []string // as seen from the set
+	tables         []string // a sentence each, without its full stop
 }
 
 // filesNamed is how many of them a sentence names.
@@ -32,8 +34,22 @@ func (l *leftOut) add(base string, files []string) {
 	}
 }
 
+// fieldsWanted says how the fields of a pair are called.
+const fieldsWanted = `a pair's fields are called "reference" and "candidate"`
+
 // said counts them, and names the first.
 func (l leftOut) said() string {
+	said := slices.Clone(l.tables[:min(len(l.tables), filesNamed)])
+	if n := len(l.tables) - len(said); n > 0 {
+		said = append(said, fmt.Sprintf("so do %d more tables", n))
+	}
+	if l.files > 0 {
+		said = append([]string{l.python()}, said...)
+	}
+	return strings.Join(said, "; ")
+}
+
+func (l leftOut) python() string {
 	if l.files == 1 {
 		return l.first[0] + " is neither a reference nor a candidate"
 	}
@@ -48,37 +64,30 @@ func (l leftOut) said() string {
 	return fmt.Sprintf("%d Python files%s are neither a reference nor a candidate: %s%s", l.files, in, strings.Join(l.first, ", "), more)
 }
 
-// strange is a table in a folder that holds code, and not as pairs.
-type strange struct {
-	path   string
-	fields []string // that hold code, as they are written
-}
-
-// fieldsWanted says how the fields of a pair are called.
-const fieldsWanted = `call the fields "reference" and "candidate", or as one of the layouts of docs/audit.md does`
-
-func (s strange) said() string {
-	names := make([]string, 0, filesNamed)
-	for _, name := range s.fields[:min(len(s.fields), filesNamed)] {
-		names = append(names, fmt.Sprintf("%q", name))
+// table notes a table in a folder that holds code, in fields of these names, and no pairs.
+func (l *leftOut) table(base, path string, fields []string) {
+	if below, err := filepath.Rel(base, path); err == nil {
+		path = below
 	}
-	more := ""
-	if n := len(s.fields) - len(names); n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
-	return "it holds code in fields whose names are not known: " + strings.Join(names, ", ") + more
+	l.tables = append(l.tables, path+" holds code in fields whose names are not known: "+strings.Join(fields[:min(len(fields), filesNamed)], ", "))
 }
 
-// row stands among the pairs for what is none.
-func (s strange) row() Pair {
-	p := unusable(s.path, s.said(), fieldsWanted)
-	p.instead = kernelwright.Unrecognised
-	return p
-}
+func (l leftOut) any() bool { return l.files > 0 || len(l.tables) > 0 }
 
 // row stands among the pairs for what is none.
 func (l leftOut) row(base string) Pair {
-	p := unusable(base, l.said(), expected)
+	p := unusable(base, l.said(), l.hint())
 	p.instead = kernelwright.Unrecognised
 	return p
+}
+
+// hint says what was expected.
+func (l leftOut) hint() string {
+	switch {
+	case len(l.tables) == 0:
+		return expected
+	case l.files == 0:
+		return fieldsWanted
+	}
+	return expected + "; " + fieldsWanted
 }

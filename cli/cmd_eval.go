@@ -14,6 +14,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -76,7 +77,7 @@ func (c evalCmd) Run(a *app) (err error) {
 		required.see(path, v.Verdict)
 		if c.Export != "" && v.Exported != "" {
 			if err := c.export(v); err != nil {
-				return &Error{Code: ExitFailure, Text: "the exported file", Err: err, Hint: "name a file that can be written with --export"}
+				return err
 			}
 		}
 		v.Exported = "" // its hash stays; --export writes it
@@ -99,18 +100,27 @@ func (c evalCmd) Run(a *app) (err error) {
 	return err
 }
 
-// export writes the certified file, and its certificate beside it, over older ones.
+// export writes the certified file over an older one, and its certificate beside it.
 func (c evalCmd) export(v outcome) error {
 	round := kernelwright.Round{Verdict: v.Verdict, Certificate: &v.Verdict, CertifiedMS: time.Now().UnixMilli()}
 	d := report.Data{Run: kernelwright.Run{TaskName: v.task.Name, Device: v.device.String()}, Task: v.task, Device: v.device}
-	certificate, name, err := report.CertificateOf(d, round, filepath.Base(c.Export))
+	certificate, err := report.CertificateOf(d, round, filepath.Base(c.Export))
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.Export, []byte(v.Exported), 0o644); err != nil {
+	beside := placeOfCertificate(c.Export, v.Exported)
+	there, err := certifies(beside, c.Export, kernelwright.HashText(v.Exported))
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(filepath.Dir(c.Export), name), certificate, 0o644)
+	err = wholefile.Write(c.Export, []byte(v.Exported))
+	if err == nil && !there {
+		err = wholefile.Write(beside, certificate)
+	}
+	if err != nil {
+		return &Error{Code: ExitFailure, Text: "the exported file", Err: err, Hint: "name a file that can be written with --export"}
+	}
+	return nil
 }
 
 // batchLine is a line of a batch.

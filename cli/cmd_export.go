@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/report"
 )
 
@@ -55,12 +56,12 @@ func (c exportCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	certificate, name, err := report.CertificateOf(d, r, filepath.Base(c.Out))
+	certificate, err := report.CertificateOf(d, r, filepath.Base(c.Out))
 	if err != nil {
 		return err
 	}
-	beside := filepath.Join(filepath.Dir(c.Out), name)
-	there, err := certifies(beside, sum)
+	beside := placeOfCertificate(c.Out, text)
+	there, err := certifies(beside, c.Out, sum)
 	if err != nil {
 		return err
 	}
@@ -68,8 +69,8 @@ func (c exportCmd) Run(a *app) error {
 		return err
 	}
 	if !there {
-		if err := writeNew(beside, string(certificate)); err != nil {
-			return errors.Join(err, os.Remove(c.Out))
+		if err := wholefile.Write(beside, certificate); err != nil {
+			return errors.Join(outError(beside, err), os.Remove(c.Out))
 		}
 	}
 	v := report.Counts(r)
@@ -88,20 +89,30 @@ func (c exportCmd) Run(a *app) error {
 	return a.printf("%s", said)
 }
 
-// certifies reports whether a certificate of the file with this SHA-256 lies at a path.
-// What lies there besides is an error.
-func certifies(path, sum string) (bool, error) {
-	text, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+// placeOfCertificate is where the certificate of an exported file goes: by the name that
+// the file gives it.
+func placeOfCertificate(path, file string) string {
+	if name := report.CertificateIn(file); name != "" {
+		return filepath.Join(filepath.Dir(path), name)
+	}
+	return certificateOf(path)
+}
+
+// certifies reports whether a certificate of the text with this SHA-256 lies at a path. One
+// of an older text of the same file may be replaced. What else lies there is an error.
+func certifies(path, file, sum string) (bool, error) {
+	text, err := readBounded(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
-	case err != nil:
-		return false, outError(path, err)
 	}
-	if held, err := report.ReadCertificate(text); err != nil || held.SHA256 != sum {
-		return false, usage("there is a file "+path+" already, which is no certificate of this kernel", "the kernel's file names its certificate so: name a file in another folder with --out")
+	held, bad := report.ReadCertificate([]byte(text))
+	switch {
+	case errors.Join(err, bad) == nil && held.SHA256 == sum:
+		return true, nil
+	case errors.Join(err, bad) == nil && held.File == filepath.Base(file):
+		return false, nil
 	}
-	return true, nil
+	return false, usage("there is a file "+path+" already, which is no certificate of this kernel", "the kernel's file names its certificate so: name a file in another folder")
 }
 
 // figuresOf is the lines with what a verdict measured, and with what their marks mean.

@@ -91,8 +91,8 @@ func (c verifyCmd) place(folder bool) (at, module string, err error) {
 		}
 		at = certificateOf(c.Path)
 		if _, err := os.Stat(at); errors.Is(err, fs.ErrNotExist) {
-			if file, err := readBounded(c.Path); err == nil && report.CertificateIn(file) != "" {
-				at = filepath.Join(filepath.Dir(c.Path), report.CertificateIn(file))
+			if file, err := readBounded(c.Path); err == nil {
+				at = placeOfCertificate(c.Path, file)
 			}
 		}
 		return at, "", nil

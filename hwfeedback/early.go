@@ -66,7 +66,7 @@ func (e *Evaluator) askEarly(ctx context.Context, kind string, body any, timeout
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
-		e.options.Log.Debug("a server without torch has no answer", "request", kind, "error", err)
+		e.options.Log.Warn("a compile error waits for torch: the server without it gives no answer", "request", kind, "error", err)
 		return nil, nil
 	}
 	return result, nil

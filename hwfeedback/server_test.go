@@ -348,3 +348,24 @@ func TestProbedVersionsAreTheServers(t *testing.T) {
 		t.Errorf("got %v, and it says %q", v, out)
 	}
 }
+
+// The server that compiles before torch is there starts, and reads a text.
+func TestTheServerWithoutTorch(t *testing.T) {
+	t.Parallel()
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
+	}
+	harness, err := filepath.Abs("harness")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSupervisor(func(ctx context.Context) (*forkServer, error) {
+		return startForkServer(ctx, python, harness, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, slog.New(slog.DiscardHandler), "--early")
+	}, map[string]any{}, func(string, string) {}, slog.New(slog.DiscardHandler))
+	t.Cleanup(s.close)
+	result, err := s.request(t.Context(), "parse", map[string]any{"source": "class ModelNew: pass\n", "what": "candidate", "sandbox": "weak"}, hangs)
+	if err != nil || !strings.Contains(string(result), `"normalised_hash"`) {
+		t.Fatalf("%s, %v", result, err)
+	}
+}

@@ -149,24 +149,26 @@ func CertificateFor(d Data, r kernelwright.Round, as ExportedAs) ([]byte, error)
 // named is the line of an exported file that names its certificate.
 var named = regexp.MustCompile(`(?m)^Certificate: ([^/\\\n]+\.certificate\.json)\r?$`)
 
+// maxName is how long the name of a file may be, in bytes.
+const maxName = 255
+
 // CertificateIn returns the name that an exported file gives its certificate, "" where it
-// gives none.
+// gives none that a file can have.
 func CertificateIn(file string) string {
-	if m := named.FindStringSubmatch(file); m != nil {
+	if m := named.FindStringSubmatch(file); m != nil && len(m[1]) <= maxName {
 		return m[1]
 	}
 	return ""
 }
 
 // CertificateOf returns the certificate of a certified round as JSON, to lie beside its
-// kernel in a file of this name, and the name that the file has for it.
-func CertificateOf(d Data, r kernelwright.Round, file string) (certificate []byte, name string, err error) {
+// kernel in a file of this name.
+func CertificateOf(d Data, r kernelwright.Round, file string) (certificate []byte, err error) {
 	v := Counts(r)
 	_, v.ExportedSHA256, err = Exported(r)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	v.Exported, d.File, d.Rounds = "", file, []kernelwright.Round{r}
-	certificate, err = encoded(newCertificate(d, r, v))
-	return certificate, cmp.Or(d.Task.Name, "task") + ".certificate.json", err
+	return encoded(newCertificate(d, r, v))
 }

@@ -91,6 +91,7 @@ func TestAFileNamesItsCertificate(t *testing.T) {
 		"# Certificate: softmax.certificate.json\n":                         "",
 		"Certificate: ../softmax.certificate.json\n":                        "",
 		"Certificate: softmax.json\n":                                       "",
+		"Certificate: " + strings.Repeat("a", 240) + ".certificate.json\n":  "",
 	} {
 		if got := CertificateIn(file); got != want {
 			t.Errorf("%q names %q, not %q", file, got, want)

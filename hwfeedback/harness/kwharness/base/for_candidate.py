@@ -15,7 +15,7 @@ from kwharness.base.tensors import Entry, Spec
 
 
 @dataclass(frozen=True)
-class Known(Message):
+class KnownFailure(Message):
     """A request of which it is known that it fails."""
 
     request: str  # its key
@@ -35,7 +35,7 @@ class Load(Request):
     forbids: bool = False  # what policy forbids fails
     asks: bool = False  # it asks for what is not among the artifacts
     handed_out: bool = False  # it is the file that its user gets
-    failed: list[Known] = field(default_factory=list)
+    failed: list[KnownFailure] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ message.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from kwharness.base.carried import Carried
 from kwharness.base.records import INSIDE, Message, Natural
 from kwharness.base.tensors import Entry
+
+A = TypeVar("A", bound=Message)  # an answer
 
 
 class Request(Message):

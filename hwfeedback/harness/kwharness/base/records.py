@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, Self
 
@@ -98,6 +99,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if origin is list:
         if not isinstance(value, list):
             raise ProtocolError(f"{where} is no list")
+        if _PLAIN.get(args[0], _unknown)(value):
+            return list(value)  # a long one is not read element by element
         return [_read(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
     if origin is dict:
         if not isinstance(value, dict):
@@ -117,6 +120,21 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if hint is int and not -(1 << 63) <= value < 1 << 64:
         raise ProtocolError(f"{where} is no number of 64 bits")
     return value
+
+
+def _unknown(_: list[Any]) -> bool:
+    return False
+
+
+# Whether all elements of a list are of one type, as ``_read`` has it.
+_PLAIN: dict[Any, Callable[[list[Any]], bool]] = {
+    Natural: lambda v: all(type(x) is int and 0 <= x < 1 << 62 for x in v),
+    int: lambda v: all(type(x) is int and -(1 << 63) <= x < 1 << 64 for x in v),
+    float: lambda v: all(type(x) is float for x in v),
+    str: lambda v: all(type(x) is str for x in v),
+    bool: lambda v: all(type(x) is bool for x in v),
+    Any: lambda _: True,
+}
 
 
 def _written(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.built import BuildRequest
-from kwharness.base.for_candidate import Known
+from kwharness.base.for_candidate import KnownFailure
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.build import form_extension, forms, headers, used_headers
 from kwharness.build.form import BuildFailed, Way
@@ -30,7 +30,7 @@ class Objects:
         self,
         given: Sequence[BuildRequest] = (),
         fds: Sequence[int] = (),
-        failed: Sequence[Known] = (),
+        failed: Sequence[KnownFailure] = (),
         workshop: int = -1,
     ) -> None:
         """``given`` lie behind ``fds``, which must stay open: objects are loaded through them.

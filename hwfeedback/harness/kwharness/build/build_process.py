@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import kernelwright
 from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed
@@ -17,9 +17,8 @@ from kwharness.base.for_builder import (
     Record,
     Recorded,
 )
-from kwharness.base.operations import Done, Request
+from kwharness.base.operations import A, Done, Request
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
-from kwharness.base.records import Message
 from kwharness.build import (
     build_requests,
     compilers,
@@ -47,7 +46,6 @@ MAX_HEADER = 1 << 30
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
 headers_lock = threading.Lock()  # held while what many builds need is made
 Progress = Callable[[str], None]
-A = TypeVar("A", bound=Message)  # an answer
 
 
 def warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cuda: bool) -> bool:

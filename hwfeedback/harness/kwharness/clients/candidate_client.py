@@ -15,9 +15,9 @@ from kwharness.base import for_candidate, operations
 from kwharness.base.breaks import Break
 from kwharness.base.built import BuildRequest
 from kwharness.base.carried import NOTHING, Carried
+from kwharness.base.operations import A
 from kwharness.base.tensors import Layout, layout_of
 from kwharness.clients import answers, client, errors
-from kwharness.clients.client import A
 from kwharness.clients.workshop import Desk, Workshop
 from kwharness.machine.device import CPU, Device
 from kwharness.model import weights

@@ -8,21 +8,18 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from kwharness.base.operations import Done, Map, Request, Tensors
+from kwharness.base.operations import A, Done, Map, Request, Tensors
 from kwharness.base.protocol import MAX_FDS, Closed, ProtocolError, Timeout
-from kwharness.base.records import Message
 from kwharness.base.tensors import Layout, LayoutError, layout_of
 from kwharness.clients import errors
 from kwharness.machine.device import CPU, Device, SharedBlock
 
 libc = ctypes.CDLL(None)
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-
-A = TypeVar("A", bound=Message)  # an answer
 
 GUARD = 256  # bytes of red zone around each input
 GUARD_BYTE = 0xA5

@@ -103,6 +103,8 @@ class ReferenceClient(client.Client):
             each = (own.state, own.trainable, own.moved, own.tied, own.constants)
             if any(len(entries) != count for entries in each):
                 raise ValueError("names and weights do not match")
+            if any(b.times is None for b in self.constructed.breaks):
+                raise ValueError("a content of which nobody says how often it came to be")
             if any(first > i for i, first in enumerate(own.tied)):
                 raise ValueError("weights that are tied to later ones")
 

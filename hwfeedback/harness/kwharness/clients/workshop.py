@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed, Made
-from kwharness.base.for_candidate import Known
+from kwharness.base.for_candidate import KnownFailure
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError
 
 MAX_OBJECTS = 32  # of a candidate
@@ -92,10 +92,10 @@ class Workshop:
         found = [*(m.failed for m in self.made if m.failed is not None), *self._refusals]
         return list({f.reason: f for f in found}.values())
 
-    def failed(self) -> list[Known]:
+    def failed(self) -> list[KnownFailure]:
         """What a process is told that does not compile."""
         made = list(self._made.items())
-        return [Known(k, m.failed.told()) for k, m in made if m.failed is not None]
+        return [KnownFailure(k, m.failed.told()) for k, m in made if m.failed is not None]
 
     def begin(self) -> None:
         """Has somebody ready to build before anybody asks."""

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 import torch
 
-from kwharness.base.operations import Request
+from kwharness.base.operations import A, Request
 from kwharness.build import builder_client, forbidden
 from kwharness.clients.candidate_client import CandidateClient
-from kwharness.clients.client import A
 from kwharness.clients.errors import (
     Spawned,
     WorkerError,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from functools import partial
+from collections.abc import Callable
 from typing import Any, cast
 
 from kwharness.base import for_builder, operations
@@ -53,11 +53,13 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         about = cast("About | None", request.about)
         return for_builder.Exported(inline_loader.standalone(request.source, about=about))
 
-    def compile_(request: for_builder.Compile, _: list[int]) -> None:
-        if recorded:
-            raise RuntimeError("this builder has run a candidate: compile in a fresh one")
-        light = str(config.get("light") or "")
-        early_builder.compiled(channel, request.request, light, with_torch=True)
+    def compiles(make: Callable[[Channel, str, Any], None]) -> serving.Op:
+        def op(request: operations.Request, _: list[int]) -> None:
+            if recorded:
+                raise RuntimeError("this builder has run a candidate: compile in a fresh one")
+            make(channel, str(config.get("light") or ""), request)
+
+        return op
 
     alone = looks.Server()
     ops: dict[type[operations.Request], serving.Op] = {
@@ -65,9 +67,9 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         for_builder.ReadFirst: lambda request, _: early_builder.first(request),
         for_builder.Export: export,
         for_builder.Record: record,
-        for_builder.Compile: compile_,
-        for_builder.MakeHeader: partial(_make_header, channel, str(config.get("light") or "")),
-        for_builder.MakeHelper: partial(_make_helper, channel, str(config.get("light") or "")),
+        for_builder.Compile: compiles(_compile),
+        for_builder.MakeHeader: compiles(_make_header),
+        for_builder.MakeHelper: compiles(_make_helper),
         for_builder.ReadFacts: _facts,
         for_builder.Run: alone.run,
         for_builder.Look: alone.look,
@@ -99,18 +101,18 @@ def _record(text: str, *, forbids: bool) -> for_builder.Recorded:
     return for_builder.Recorded(noted.requests, error)
 
 
-def _make_header(
-    channel: Channel, light: str, request: for_builder.MakeHeader, _: list[int]
-) -> None:
+def _compile(channel: Channel, light: str, request: for_builder.Compile) -> None:
+    early_builder.compiled(channel, request.request, light, with_torch=True)
+
+
+def _make_header(channel: Channel, light: str, request: for_builder.MakeHeader) -> None:
     more = cuda_toolkit.cuda_includes() if request.cuda else ()
     with tempfile.TemporaryDirectory() as folder:
         made = compilers.compile_header(request.flags, light, folder, more)
         early_builder.give(channel, made, Done())
 
 
-def _make_helper(
-    channel: Channel, light: str, request: for_builder.MakeHelper, _: list[int]
-) -> None:
+def _make_helper(channel: Channel, light: str, _: for_builder.MakeHelper) -> None:
     with tempfile.TemporaryDirectory() as folder:
         early_builder.give(channel, compilers.compile_helper(light, folder), Done())
 

@@ -186,7 +186,9 @@ def serve(channel: Channel, by_name: Mapping[str, Answers], own: str, device: De
             return
         answer: dict[str, Any] | None = None
         try:
-            said = by_name[str(msg.get("op"))](msg, fds)
+            if (op := by_name.get(str(msg.get("op")))) is None:
+                raise ValueError(f"unknown operation {msg.get('op')!r:.40}")
+            said = op(msg, fds)
             device.synchronize()  # what is answered has happened
             answer = None if said is None else {"ok": True, **said}
         except Closed:
