@@ -818,7 +818,8 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
     if language == "cuda" and not launched:
         source += _CUDA_TAIL
     key = hashlib.sha256(repr((source, compiler, flags, machine, FIXED)).encode()).hexdigest()[:32]
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions")
     folder = os.path.join(root, "kernelwright")
     path = os.path.join(folder, f"{name}-{key}.{'cubin' if launched else 'so'}")
     if os.path.exists(path):

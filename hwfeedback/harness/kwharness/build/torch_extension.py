@@ -30,7 +30,8 @@ def compile_as_torch(request: BuildRequest, home: str) -> Compiled:
     import torch.utils.cpp_extension as torchs
 
     os.environ["HOME"] = home
-    os.environ.pop("TORCH_EXTENSIONS_DIR", None)
+    for elsewhere in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        os.environ.pop(elsewhere, None)
     if arch := request.get("arch"):
         torchs.CUDA_HOME = toolchain.cuda_home()
         number = re.sub(r"\D", "", arch)

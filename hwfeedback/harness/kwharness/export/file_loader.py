@@ -41,8 +41,8 @@ def _load(library):
     source, flags, name, number = library._made
 COMPILER
     key = hashlib.sha256(repr((source, command, machine)).encode()).hexdigest()[:32]
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
-    path = os.path.join(root, "kernelwright", f"{name}-{key}.so")
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = os.environ.get("TORCH_EXTENSIONS_DIR", f"{caches}/torch_extensions") + f"/kernelwright/{name}-{key}.so"
     if os.path.exists(path):
         return globals()[f"_functions_{number}"](library, ctypes.CDLL(path))
     if not shutil.which(compiler):

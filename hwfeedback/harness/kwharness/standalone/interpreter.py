@@ -394,7 +394,8 @@ class Interpreter:
         script = os.path.join(folder, "tools", PACKAGE, SCRIPT)
         asked = [folder, request, profile, json.dumps(list(given))]
         home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
-        usual = {k: v for k, v in os.environ.items() if k != "TORCH_EXTENSIONS_DIR"}
+        elsewhere = ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
+        usual = {k: v for k, v in os.environ.items() if k not in elsewhere}
         self._tells: socket.socket | None
         hears: socket.socket | None
         self._tells, hears = socket.socketpair() if not request else (None, None)

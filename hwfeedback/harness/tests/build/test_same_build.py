@@ -305,7 +305,8 @@ def test_a_loaders_command_is_built(
     assert (file_loader.MARK in out) == (way == "raw")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", os.path.dirname(os.path.dirname(toolchain.nvcc() or "/a/b")))
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    for elsewhere in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(elsewhere, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     asked: list[Any] = []
 
@@ -435,7 +436,8 @@ def test_torch_is_given_the_same(
     torchs = importlib.import_module("torch.utils.cpp_extension")
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0+PTX")  # what torch sees of that GPU
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    for elsewhere in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(elsewhere, raising=False)
     monkeypatch.setattr(torchs, "CUDA_HOME", toolchain.cuda_home())
     monkeypatch.setattr(torchs, "_write_ninja_file", torchs._write_ninja_file)  # put back
     for name in ("_run_ninja_build", "_import_module_from_library"):
