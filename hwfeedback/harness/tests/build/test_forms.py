@@ -77,7 +77,9 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         checked=_checked,
         compile=_compile,
     )
-    monkeypatch.setattr(kernelwright, "_build", kernelwright._build)
+    of_native = kernelwright.native.__globals__
+    for name in ("_build", "Library"):
+        monkeypatch.setitem(of_native, name, of_native[name])
     monkeypatch.setattr(forms, "FORMS", (*forms.FORMS, row))
     monkeypatch.setattr(forms, "CALLS", re.compile(rf"{forms.CALLS.pattern}|plain_c\.build"))
     yield
