@@ -1,6 +1,6 @@
 """Judges a batch of distinct small candidates one after the other, and then as many at once as
-``--at-once`` says (``evaluation.at_once``). Prints a table of both, and fails where their verdicts
-differ.
+``--at-once`` says (``evaluation.at_once``). Prints a table of both and one of the seconds that a
+candidate's parts took on average, and fails where their verdicts differ.
 
 Half of the candidates are right, a quarter computes something else, and a quarter does not compile.
 Every text is new, so that neither a build nor a verdict is in a cache. The task's calibration and
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).parents[1]
 WRONG = """
@@ -40,8 +41,22 @@ def text_of(source: str, kind: str, mark: str) -> str:
     return text + (WRONG if kind == "wrong" else "")
 
 
-def judged(args: argparse.Namespace, count: int, at_once: int) -> tuple[list[str], float, float]:
-    """Returns the statuses of a new batch, the seconds it took, and those of processors."""
+@dataclass
+class Judged:
+    """A batch: what each verdict says, the seconds it took, and those of processors."""
+
+    statuses: list[str]
+    took_s: float
+    used_s: float
+    parts: list[dict[str, float]]  # of each verdict, seconds by part
+
+    def part_s(self, name: str) -> float:
+        """Returns what a part took on average, over all candidates."""
+        return sum(p.get(name, 0.0) for p in self.parts) / len(self.parts)
+
+
+def judged(args: argparse.Namespace, count: int, at_once: int) -> Judged:
+    """Judges a new batch."""
     source = pathlib.Path(args.candidate).read_text()
     environ = os.environ | {
         "KERNELWRIGHT_EVALUATION_AT_ONCE": str(at_once),
@@ -59,7 +74,9 @@ def judged(args: argparse.Namespace, count: int, at_once: int) -> tuple[list[str
     if run.returncode:
         sys.exit(f"eval ended with exit code {run.returncode}")
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return [json.loads(line)["status"] for line in run.stdout.splitlines()], took, used
+    verdicts = [json.loads(line) for line in run.stdout.splitlines()]
+    parts = [v.get("cost_s") or {} for v in verdicts]
+    return Judged([v["status"] for v in verdicts], took, used, parts)
 
 
 def main() -> None:
@@ -78,16 +95,24 @@ def main() -> None:
     judged(args, 1, 1)
     print("| at once | wall s | processor s | candidates an hour | verdicts |")
     print("|---:|---:|---:|---:|---|")
-    found = {}
+    found: dict[int, Judged] = {}
     for at_once in (1, args.at_once):
-        found[at_once], took, used = judged(args, args.count, at_once)
-        said = ", ".join(f"{n} {status}" for status, n in Counter(found[at_once]).items())
-        rate = 3600 * args.count / took
-        print(f"| {at_once} | {took:.1f} | {used:.1f} | {rate:.0f} | {said} |", flush=True)
+        found[at_once] = done = judged(args, args.count, at_once)
+        said = ", ".join(f"{n} {status}" for status, n in Counter(done.statuses).items())
+        rate = 3600 * args.count / done.took_s
+        print(
+            f"| {at_once} | {done.took_s:.1f} | {done.used_s:.1f} | {rate:.0f} | {said} |",
+            flush=True,
+        )
+    print(
+        "\n| part, s a candidate |", " | ".join(map(str, found)), "|\n|---|" + "---:|" * len(found)
+    )
+    for name in dict.fromkeys(n for done in found.values() for p in done.parts for n in p):
+        print(f"| {name} |", " | ".join(f"{done.part_s(name):.3f}" for done in found.values()), "|")
     wanted = [KINDS[i % len(KINDS)] for i in range(args.count)]
-    for at_once, statuses in found.items():
-        differ = [i for i, s in enumerate(statuses) if s != wanted[i]]
-        if differ or len(statuses) != args.count:
+    for at_once, done in found.items():
+        differ = [i for i, s in enumerate(done.statuses) if s != wanted[i]]
+        if differ or len(done.statuses) != args.count:
             sys.exit(f"with {at_once} at once these have other verdicts than they should: {differ}")
 
 
