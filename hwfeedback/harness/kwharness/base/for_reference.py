@@ -213,6 +213,8 @@ class TakeCompiled(Request):
 
     op = "precompiled"
 
+    tuned: bool = True  # also what it found by measuring: not where others had the device, too
+
 
 @dataclass(frozen=True)
 class Release(Request):

@@ -214,9 +214,9 @@ class ReferenceClient(client.Client):
         _, fds = self.ask(operations.GiveCompiled(), operations.Done, self.timeout, fds_wanted=1)
         return fds[0] if fds else -1
 
-    def precompiled(self, fd: int) -> None:
-        """Gives it what another process of the same file has compiled."""
-        self.tell(for_reference.TakeCompiled(), [fd], timeout=self.timeout)
+    def precompiled(self, fd: int, *, tuned: bool) -> None:
+        """Gives it what another process of the same file has compiled. ``tuned``: and measured."""
+        self.tell(for_reference.TakeCompiled(tuned), [fd], timeout=self.timeout)
 
     def set_state(self, state: Sequence[torch.Tensor]) -> None:
         if state:

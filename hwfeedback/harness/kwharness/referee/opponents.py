@@ -239,7 +239,7 @@ class Opponents:
         made = trial.made
         if name != "eager" and (fd := self.context.compiled.of(self._compiled_key())) >= 0:
             with suppress(WorkerError):  # then it compiles for itself
-                client.precompiled(fd)
+                client.precompiled(fd, tuned=self.context.compiled.tuned)
         if (client.seed, client.breaks) != (made.seed, made.breaks):  # known since
             eval_mode = self.context.eval_mode
             client.construct(made.seed, eval_mode=eval_mode, breaks=made.breaks)
@@ -252,8 +252,9 @@ class Opponents:
     def leave(self, name: str, worker: ReferenceClient) -> None:
         """Keeps what a baseline has compiled, for other processes of it."""
         if name != "eager":
+            tuned = not self.context.in_company
             with suppress(WorkerFailure):  # what was timed stands; the next one compiles for itself
-                self.context.compiled.keep(self._compiled_key(), worker.compiled())
+                self.context.compiled.keep(self._compiled_key(), worker.compiled(), tuned=tuned)
 
     def _compiled_key(self) -> str:
         context = self.context

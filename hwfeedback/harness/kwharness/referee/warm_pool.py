@@ -83,17 +83,18 @@ class Compiled:
 
     def __init__(self) -> None:
         self._key, self._fd = "", -1
+        self.tuned = True  # whether it was measured while nobody else had the device
         self._close: Callable[[], Any] = lambda: None
 
     def of(self, key: str) -> int:
         """Returns a descriptor, which stays this object's own, or -1."""
         return self._fd if key == self._key else -1
 
-    def keep(self, key: str, fd: int) -> None:
+    def keep(self, key: str, fd: int, *, tuned: bool) -> None:
         """Takes a descriptor over, in the place of what there was. Does nothing for -1."""
         if fd >= 0:
             self._close()
-            self._key, self._fd = key, fd
+            self._key, self._fd, self.tuned = key, fd, tuned
             self._close = weakref.finalize(self, os.close, fd)
 
 

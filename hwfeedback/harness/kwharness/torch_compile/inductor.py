@@ -32,6 +32,7 @@ RECORD = "record.json"
 WARM_TIMEOUT = 300.0
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # folders side by side
 MAX_PACKED = 256 << 20
+TUNED = ".best_config"  # a file of a Triton kernel whose variants were timed
 
 
 def compiles(source: str) -> bool:
@@ -138,14 +139,17 @@ def packed() -> int:
     return -1
 
 
-def unpack(fd: int) -> None:
-    """Puts what ``packed`` gave where torch.compile looks for it in this process."""
+def unpack(fd: int, *, tuned: bool = True) -> None:
+    """Puts what ``packed`` gave where torch.compile looks for it in this process. ``tuned``: what
+    was found by measuring, too; without it kernels are compiled, and measured once more.
+    """
     with open(fd, "rb", closefd=False) as f:
         f.seek(0)  # it is where who wrote it, or read it, has left it
         with tarfile.open(fileobj=f, mode="r") as archive:
             # Python before 3.11.4 has no filters, and 3.14 has one of its own.
             archive.extraction_filter = lambda member, _: member
-            archive.extractall(_folders()[0], [m for m in archive if _plain(m)])
+            wanted = [m for m in archive if _plain(m) and (tuned or not m.name.endswith(TUNED))]
+            archive.extractall(_folders()[0], wanted)
 
 
 def _plain(m: tarfile.TarInfo) -> bool:

@@ -286,7 +286,7 @@ class Reference:
                 os.close(fd)
 
     def take_compiled(self, request: for_reference.TakeCompiled, fds: list[int]) -> Done:
-        inductor.unpack(fds[0])
+        inductor.unpack(fds[0], tuned=request.tuned)
         return Done()
 
     def release(self, request: for_reference.Release, _: list[int]) -> Done:

@@ -116,17 +116,38 @@ def test_an_archive_stays_in_its_folder(
     assert not (folder / "link").is_symlink()
 
 
+@pytest.mark.parametrize("tuned", [True, False])
+def test_what_was_tuned_in_company_is_tuned_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, tuned: bool
+) -> None:
+    for name in inductor.CACHES:
+        monkeypatch.delenv(name, raising=False)
+    giver, taker = tmp_path / "giver" / "inductor", tmp_path / "taker" / "inductor"
+    (giver / "ab").mkdir(parents=True)
+    monkeypatch.setenv(inductor.CACHES[0], str(giver))
+    for name in ("kernel.py", "kernel.best_config"):
+        (giver / "ab" / name).write_text("{}")
+    fd = inductor.packed()
+    monkeypatch.setenv(inductor.CACHES[0], str(taker))
+    try:
+        inductor.unpack(fd, tuned=tuned)
+    finally:
+        os.close(fd)
+    found = {p.name for p in taker.rglob("*") if p.is_file()}
+    assert found == {"kernel.py"} | ({"kernel.best_config"} if tuned else set())
+
+
 def test_what_is_kept_is_of_one_task(tmp_path: pathlib.Path) -> None:
     def descriptor() -> int:
         return os.memfd_create("compiled")
 
     compiled = warm_pool.Compiled()
     first, second = descriptor(), descriptor()
-    compiled.keep("one", first)
-    compiled.keep("one", -1)
-    assert (compiled.of("one"), compiled.of("two")) == (first, -1)
-    compiled.keep("two", second)
-    assert (compiled.of("one"), compiled.of("two")) == (-1, second)
+    compiled.keep("one", first, tuned=False)
+    compiled.keep("one", -1, tuned=True)
+    assert (compiled.of("one"), compiled.of("two"), compiled.tuned) == (first, -1, False)
+    compiled.keep("two", second, tuned=True)
+    assert (compiled.of("one"), compiled.of("two"), compiled.tuned) == (-1, second, True)
     with pytest.raises(OSError):
         os.fstat(first)
     gone = weakref.ref(compiled)
@@ -148,9 +169,9 @@ def test_a_baselines_process_finds_what_another_compiled(
         with tarfile.open(f"/proc/self/fd/{fd}") as archive:  # a place in it of its own
             return {n for n in archive.getnames() if n.endswith(".py")}
 
-    def noted(self: reference_client.ReferenceClient, fd: int) -> None:
+    def noted(self: reference_client.ReferenceClient, fd: int, *, tuned: bool) -> None:
         given.append(names(fd))
-        precompiled(self, fd)
+        precompiled(self, fd, tuned=tuned)
 
     def told(self: reference_client.ReferenceClient) -> int:
         fd = compiled(self)
@@ -184,9 +205,9 @@ def test_a_tasks_baselines_are_timed_without_a_candidates_time(
         handed.append("gives")
         return compiled(self)
 
-    def takes(self: reference_client.ReferenceClient, fd: int) -> None:
+    def takes(self: reference_client.ReferenceClient, fd: int, *, tuned: bool) -> None:
         handed.append("takes")
-        precompiled(self, fd)
+        precompiled(self, fd, tuned=tuned)
 
     monkeypatch.setattr(reference_client.ReferenceClient, "compiled", gives)
     monkeypatch.setattr(reference_client.ReferenceClient, "precompiled", takes)
