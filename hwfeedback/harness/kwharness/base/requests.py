@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from kwharness.base.graph import Graph
 from kwharness.base.records import FLAT, KEY, Message
 
 QUICK, CERTIFY = "quick", "certify"  # levels
@@ -81,7 +82,7 @@ class InspectedTask(Task):
 
     notes: list[str] = field(default_factory=list)
     eager_ms: float = 0.0  # of a forward
-    graph: dict[str, Any] | None = None  # task/capture.py; None where there is none,
+    graph: Graph | None = None  # None where there is none,
     graph_note: str = ""  # and why
 
 

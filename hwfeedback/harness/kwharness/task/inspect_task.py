@@ -15,6 +15,7 @@ import torch
 from kwharness.base.carried import shown
 from kwharness.base.constants import SHARED
 from kwharness.base.for_reference import Inspected
+from kwharness.base.graph import Graph
 from kwharness.base.requests import InspectedTask, TensorSpec
 from kwharness.base.tensors import DTYPES, Spec
 from kwharness.clients.answers import reshaped
@@ -352,7 +353,7 @@ def _some(names: Sequence[str]) -> str:
     )
 
 
-def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[dict[str, Any] | None, str]:
+def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[Graph | None, str]:
     """Returns the graph of a forward and a note, None where there is none."""
     try:
         captured = reference.capture(timeout_s)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kwharness.base import paths, protocol, records, requests, verdicts
+from kwharness.base import graph, paths, protocol, records, requests, verdicts
 from kwharness.base.protocol import ProtocolError
 from kwharness.base.requests import Build, BuildAhead, Export, Inspect, Parse, Request
 from kwharness.base.verdicts import Answer, Verdict
@@ -36,6 +36,8 @@ def kind_of(hint: Any) -> dict[str, Any]:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return {}
+    if hint == records.Natural:
+        return {"type": "integer", "minimum": 0}
     if origin in (typing.Union, types.UnionType):
         (inner,) = [a for a in args if a is not type(None)]
         return kind_of(inner)
@@ -81,7 +83,7 @@ def properties(cls: Any) -> tuple[dict[str, Any], list[str]]:
 
 def messages() -> list[Any]:
     flat = {h for c in ASKED for f, h in records.typed(c) if f.metadata.get("flat")}
-    found = [*vars(requests).values(), *vars(verdicts).values()]
+    found = [c for m in (requests, verdicts, graph) for c in vars(m).values()]
     classes = {c for c in found if is_dataclass(c)} - flat
     return sorted(classes, key=lambda c: c.__name__)
 
