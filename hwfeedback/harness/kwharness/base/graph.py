@@ -1,8 +1,8 @@
 """What a reference computes, as a graph of operators: those that people write (softmax,
 layer_norm, linear), none of them in place.
 
-It is captured in the reference's worker (task/capture.py). Go keeps it, and its built-in Coder plans
-over it: coder/internal/plan/graph.go reads the same.
+It is captured in the reference's worker (task/capture.py). Go keeps it, and its built-in Coder
+plans over it: coder/internal/plan/graph.go reads the same.
 """
 
 from __future__ import annotations

@@ -176,9 +176,8 @@ class Referee:
             from kwharness.timing import ceilings_cuda
 
             os.environ |= sandbox.one_gpu(place.gpu.uuid)
-            return ceilings_cuda.measure(0)
-        measured = ceilings.measure(place.threads, place.cache_dir)
-        return {**measured, "specs": ceilings.specs()}
+            return ceilings_cuda.measure(0).to_json()
+        return ceilings.measure(place.threads, place.cache_dir).to_json()
 
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         request = Request.from_json(msg)
