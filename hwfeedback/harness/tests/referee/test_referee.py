@@ -22,6 +22,7 @@ from evaluating import Evaluator, busy
 from kwharness.attribution import trace
 from kwharness.base import paths, process_memory
 from kwharness.base.carried import NOTHING
+from kwharness.base.for_candidate import Spent, Traced
 from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel, Closed
 from kwharness.base.requests import Candidate, Request, Speedup, Task
@@ -809,7 +810,7 @@ def test_custom_code_that_only_a_graph_calls(
 ) -> None:
     """Played without a GPU: the trace shows no call of custom code."""
     monkeypatch.setattr(custom_code, "right_without", lambda _: not needed)
-    seen = {"operators": {o: [1e-3, 1] for o in operators}, "native": {}}
+    seen = Traced(1e-3, {o: Spent(1e-3, 1) for o in operators}, {}, {}, 0.0, {})
     work, calls = trace.report(seen, True)
     evidence: list[str] = []
     played: Any = types.SimpleNamespace(
