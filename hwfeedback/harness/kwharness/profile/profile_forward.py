@@ -19,7 +19,15 @@ from typing import Any
 
 import torch
 
-from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
+from kwharness.base.for_candidate import (
+    Begin,
+    Holds,
+    Listed,
+    ListLaunches,
+    Measure,
+    Measured,
+    NcuEnded,
+)
 from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from kwharness.base.verdicts import KernelProfile, Profile
@@ -196,7 +204,7 @@ class Profiler:
         served = Served(worker, ours)
         try:
             ours.send(Hold().asked())
-            served.inner = ours.recv(START_S)[0].get("pid") or 0
+            served.inner = Holds.from_json(ours.recv(START_S)[0]).pid
         except ProtocolError as e:
             late = not ended(served)
             if late:
@@ -213,22 +221,21 @@ class Profiler:
                 served.stop()
             answer = served.report()
         except (ProtocolError, OSError):
-            answer = {}
+            answer = NcuEnded()
         log = served.log()
         served.kill()
         # What it says before it knows where to write comes as its output.
-        told = self._complaint(ncu.read(f"{answer.get('report') or ''}\n{log}"))
+        told = self._complaint(ncu.read(f"{answer.report}\n{log}"))
         if told is not None:
             return told
-        if answer.get("said"):
-            return NoProfile(f"ncu cannot be run: {answer['said']}")
-        code = answer.get("code")
-        if type(code) is int and code < 0 and not answer.get("stopped"):
-            return NoProfile(f"ncu was killed by signal {-code}", passing=True)
+        if answer.said:
+            return NoProfile(f"ncu cannot be run: {answer.said}")
+        if answer.signal:
+            return NoProfile(f"ncu was killed by signal {answer.signal}", passing=True)
         if otherwise:
             return NoProfile(otherwise, passing=True)
         last = ([w for w in log.splitlines() if w.strip()] or ["no word"])[-1]
-        return NoProfile(f"ncu ended with exit code {code}: {last[:200]}")
+        return NoProfile(f"ncu ended with exit code {answer.code}: {last[:200]}")
 
     def _complaint(self, report: ncu.Report) -> NoProfile | None:
         """Returns what ncu itself says is wrong."""
@@ -319,7 +326,7 @@ class Profiler:
             answer = served.report()
         except ProtocolError as e:
             raise self._failed(served, "ncu does not answer") from e
-        report = ncu.read(str(answer.get("report") or ""))
+        report = ncu.read(answer.report)
         if not report.rows:
             raise self._nothing(report, said.launches, cut, answer)
         whys = []
@@ -342,21 +349,18 @@ class Profiler:
         seen.why = "; ".join(whys)
         return seen
 
-    def _nothing(
-        self, report: ncu.Report, launches: Any, cut: str, answer: dict[str, Any]
-    ) -> NoProfile:
+    def _nothing(self, report: ncu.Report, launches: Any, cut: str, answer: NcuEnded) -> NoProfile:
         """Returns why ncu measured nothing."""
         told = self._complaint(report)
         if told is not None:
             return told
-        code = answer.get("code")
-        if type(code) is int and code < 0 and not answer.get("stopped"):
-            return NoProfile(f"ncu was killed by signal {-code}", passing=True)
+        if answer.signal:
+            return NoProfile(f"ncu was killed by signal {answer.signal}", passing=True)
         if cut:
-            return NoProfile(cut, passing=bool(answer.get("stopped")))
+            return NoProfile(cut, passing=answer.stopped)
         if launches == []:
             return NoProfile("a forward launches no kernel")
-        return NoProfile(f"ncu saw no kernel (exit code {code})")
+        return NoProfile(f"ncu saw no kernel (exit code {answer.code})")
 
     # PyTorch's profiler.
 
