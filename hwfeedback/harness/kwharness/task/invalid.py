@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kwharness.base.constants import SHARED
 from kwharness.base.tensors import DTYPES
 from kwharness.clients.errors import WorkerError, WorkerGone, WorkerLate, sentence
@@ -20,7 +18,7 @@ class Invalid(Exception):
         super().__init__(message)
         self.message, self.hint, self.traceback = message, hint, traceback
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, str]:
         return {
             "kind": "invalid",
             "message": self.message,
