@@ -81,8 +81,8 @@ def one(data: bytes) -> None:
                 raise faults.Fault("wrong", answer.problem)
             work, calls = trace.report(client.trace(tree, tensors), True)
             client.tell(operations.Trees(tree, {"t": 0}), timeout=2)
-            hostile.sendable([work, float(calls)])
-            assert 0 <= work["custom"] <= 1 and len(work["operators"]) <= 64
+            hostile.sendable([work.to_json(), float(calls)])
+            assert 0 <= work.custom <= 1 and len(work.operators or ()) <= 64
     except faults.Fault as e:
         hostile.sentence(str(e))
         assert e.status in ("crashed", "timed_out", "wrong"), e.status

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from kwharness.attribution.operator_names import HOUSEKEEPING, LIBRARIES, PLAIN, VENDOR
 from kwharness.base.torch_modes import uncompiled
+from kwharness.base.verdicts import OperatorShare, WorkReport
 from kwharness.torch_compile.called_languages import LANGUAGES
 
 LEAST_RUNS, MOST_RUNS = 2, 8  # the first one warms up
@@ -336,8 +337,8 @@ def _add_hidden(
             rest = max(rest - t, 0.0)
 
 
-def report(seen: Any, custom_code: bool, regions: bool = False) -> tuple[dict[str, Any], int]:
-    """Returns the WorkReport and how many custom calls a forward made.
+def report(seen: Any, custom_code: bool, regions: bool = False) -> tuple[WorkReport, int]:
+    """Returns whose work it was and how many custom calls a forward made.
 
     ``regions``: with what torch.compile has made and what a CUDA graph replays, by the names of
     REGIONS; what policy asks goes by the rest. ``custom_code`` says whether the candidate brought
@@ -366,35 +367,29 @@ def report(seen: Any, custom_code: bool, regions: bool = False) -> tuple[dict[st
     whole = sum(s for _, _, s, _ in rows)
     calls = sum(c for _, k, _, c in rows if k == "custom")
     if whole <= 0:
-        none = {
-            "custom": 1.0 if custom_code else 0.0,
-            "vendor": 0.0,
-            "pytorch": 0.0 if custom_code else 1.0,
-        }
-        return {**none, "operators": []}, calls
-    shares = {
-        k: sum(s for _, kind, s, _ in rows if kind == k) / whole
-        for k in ("custom", "vendor", "pytorch", *REGIONS.values())
-    }
-    shares = {k: s for k, s in shares.items() if s or k not in REGIONS.values()}
+        custom = 1.0 if custom_code else 0.0
+        return WorkReport(custom=custom, pytorch=1.0 - custom, operators=[]), calls
+
+    def share(kind: str) -> float:
+        return sum(s for _, k, s, _ in rows if k == kind) / whole
+
     rows.sort(key=lambda r: -r[2])
-    operators = [
-        {"name": n, "kind": k, "share": s / whole, "calls": c}
-        for n, k, s, c in rows[:MAX_OPERATORS]
-    ]
-    return {**shares, "operators": operators}, calls
+    operators = [OperatorShare(n, k, s / whole, c) for n, k, s, c in rows[:MAX_OPERATORS]]
+    work = WorkReport(share("custom"), share("vendor"), share("pytorch"), operators=operators)
+    work.compiled, work.graph = share("compiled") or None, share("graph") or None
+    return work, calls
 
 
-def not_custom(seen: Any, work: dict[str, Any]) -> float:
+def not_custom(seen: Any, work: WorkReport) -> float:
     """Returns the share of a forward's time that PyTorch's and vendors' code took, with what is
-    counted nowhere else because it only moves values. ``work`` is the WorkReport.
+    counted nowhere else because it only moves values.
 
     Time that nothing claims, beyond what listing itself may take, is nobody's of these: whoever has
     PyTorch work where nobody lists it does not make it the list's by that.
     """
     total = seen.get("total") if isinstance(seen, dict) else None
     plain = seen.get("plain") if isinstance(seen, dict) else None
-    share = work["vendor"] + work["pytorch"]
+    share = work.vendor + work.pytorch
     if isinstance(total, float) and isinstance(plain, float) and 0 <= plain < 1e6 and total > 0:
         claimed, calls = _claimed(seen)
         share *= min(claimed / max(total - AROUND_S * calls, claimed, 1e-9), 1.0)
@@ -452,7 +447,7 @@ def as_much(seen: Any, operators: Sequence[str], elements: int) -> bool:
     return any(2 * got.get(op, elements) >= elements for op in wanted)
 
 
-def computes(work: dict[str, Any]) -> list[str]:
+def computes(work: WorkReport) -> list[str]:
     """Returns the names of PyTorch's and vendors' operators that compute something."""
-    names = [o["name"] for o in work["operators"] if o["kind"] != "custom"]
+    names = [o.name for o in work.operators or () if o.kind != "custom"]
     return [n for n in names if n.removeprefix("aten.") not in HOUSEKEEPING]

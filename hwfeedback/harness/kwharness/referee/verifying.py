@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from kwharness.attribution import trace
-from kwharness.base.verdicts import Verdict, WorkReport
+from kwharness.base.verdicts import Verdict
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.model import weights
 from kwharness.referee import construction_seeds, custom_code, faults, granted
@@ -47,11 +47,11 @@ class Verifying:
         called = bool(program.called(context))
         own = any(a.libraries is None or called for a in program.artifacts())
         work, custom_calls = trace.report(seen, own)
-        v.work = WorkReport.from_json(trace.report(seen, own, regions=True)[0])
+        v.work = trace.report(seen, own, regions=True)[0]
         v.metrics |= {
-            "custom_share": work["custom"],
-            "vendor_share": work["vendor"],
-            "pytorch_share": work["pytorch"],
+            "custom_share": work.custom,
+            "vendor_share": work.vendor,
+            "pytorch_share": work.pytorch,
             "custom_calls": float(custom_calls),
         }
         if context.rules.requires_custom:

@@ -68,7 +68,7 @@ def test_an_operator_of_another_library_is_custom() -> None:
     seen = trace.observe(lambda: torch.ops.kernelwright_test.double(x), {})
     assert seen["native"]["kernelwright_test::double"][1] == 1
     work, calls = trace.report(seen, True)
-    assert calls == 1 and work["custom"] > 0.5
+    assert calls == 1 and work.custom > 0.5
 
 
 def spinning(t: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,7 @@ def mostly_pytorchs(
         assert seen["met"]["mm"] == 2 * seen["met"]["_softmax"] == 20 * 2 * numel
         work, calls = trace.report(seen, True)
         assert calls == 1
-        shares.append(work["custom"])
+        shares.append(work.custom)
     assert min(shares) < 0.5, shares
     return seen
 

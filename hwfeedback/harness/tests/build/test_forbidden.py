@@ -61,7 +61,7 @@ THREADS = REWRITE.replace(
 
 def verdict(evaluator: Evaluator, text: str, **more: Any) -> dict[str, Any]:
     more = {"known": evaluator.calibration(TASK), "time": False, "custom_code": "required", **more}
-    return evaluator.referee.evaluate(evaluator.request(TASK, text, "quick", more), [])["verdict"]
+    return evaluator.ask("evaluate", evaluator.request(TASK, text, "quick", more))["verdict"]
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_regions_are_told_apart_and_policy_goes_by_the_rest() -> None:
         "regions": {trace.GRAPH: [0.3, 1], trace.INDUCTOR: [0.6, 2], "anything": [9.0, 1]},
     }
     shown, _ = trace.report(seen, False, regions=True)
-    assert (shown["graph"], shown["compiled"]) == (pytest.approx(0.3), pytest.approx(0.6))
-    assert shown["pytorch"] == pytest.approx(0.1)
+    assert (shown.graph, shown.compiled) == (pytest.approx(0.3), pytest.approx(0.6))
+    assert shown.pytorch == pytest.approx(0.1)
     asked, calls = trace.report(seen, False)
-    assert asked["pytorch"] == 1.0 and calls == 0 and asked.keys().isdisjoint(("graph", "compiled"))
+    assert asked.pytorch == 1.0 and calls == 0 and asked.graph is asked.compiled is None
 
 
 def test_the_replay_of_a_graph_is_a_region(monkeypatch: pytest.MonkeyPatch) -> None:

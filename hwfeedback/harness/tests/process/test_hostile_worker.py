@@ -319,7 +319,7 @@ def test_a_timed_worker_that_talks_nonsense_fails_its_call() -> None:
 def test_figures_of_a_trace_stay_within_what_a_verdict_can_hold() -> None:
     said = {"native": {"f": [1.0, 10**400], "g": [10**400, 1], "h": [2.0, 3]}}
     work, calls = trace.report(said, True)
-    assert calls == 3 and [o["name"] for o in work["operators"]] == ["h"]
+    assert calls == 3 and [o.name for o in work.operators or ()] == ["h"]
 
 
 @pytest.mark.timeout(120)  # what looks at each line of each text takes for ever
