@@ -243,26 +243,3 @@ class Listed(Message):
     seen: Any = ""  # JSON: see standalone/interpreter.py: launches_of
     more: Any = 0  # launches of other kinds
     more_ms: Any = 0.0  # of these
-
-
-@dataclass(frozen=True)
-class StopNcu(Request):
-    """Have what runs under ncu ended: ncu writes what it knows."""
-
-    op = "stop"
-    pid: Natural  # of the candidate's process, as its own namespace has it; 0: it is not known
-
-
-@dataclass(frozen=True)
-class NcuEnded(Message):
-    """What came of ncu, which has ended, or never began."""
-
-    code: int | None = None  # its exit status, below 0 a signal; None: it did not begin
-    said: str = ""  # why it did not
-    report: str = ""  # what it has written
-    stopped: bool = False  # it was ended
-
-    @property
-    def signal(self) -> int:
-        """Returns the signal that killed it, 0 where none did but ours."""
-        return -self.code if self.code is not None and self.code < 0 and not self.stopped else 0

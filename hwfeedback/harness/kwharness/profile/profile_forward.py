@@ -19,15 +19,7 @@ from typing import Any
 
 import torch
 
-from kwharness.base.for_candidate import (
-    Begin,
-    Holds,
-    Listed,
-    ListLaunches,
-    Measure,
-    Measured,
-    NcuEnded,
-)
+from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
 from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from kwharness.base.verdicts import KernelProfile, Profile
@@ -204,7 +196,7 @@ class Profiler:
         served = Served(worker, ours)
         try:
             ours.send(Hold().asked())
-            served.inner = Holds.from_json(ours.recv(START_S)[0]).pid
+            served.inner = ours.recv(START_S)[0].get("pid") or 0
         except ProtocolError as e:
             late = not ended(served)
             if late:
@@ -221,21 +213,22 @@ class Profiler:
                 served.stop()
             answer = served.report()
         except (ProtocolError, OSError):
-            answer = NcuEnded()
+            answer = {}
         log = served.log()
         served.kill()
         # What it says before it knows where to write comes as its output.
-        told = self._complaint(ncu.read(f"{answer.report}\n{log}"))
+        told = self._complaint(ncu.read(f"{answer.get('report') or ''}\n{log}"))
         if told is not None:
             return told
-        if answer.said:
-            return NoProfile(f"ncu cannot be run: {answer.said}")
-        if answer.signal:
-            return NoProfile(f"ncu was killed by signal {answer.signal}", passing=True)
+        if answer.get("said"):
+            return NoProfile(f"ncu cannot be run: {answer['said']}")
+        code = answer.get("code")
+        if type(code) is int and code < 0 and not answer.get("stopped"):
+            return NoProfile(f"ncu was killed by signal {-code}", passing=True)
         if otherwise:
             return NoProfile(otherwise, passing=True)
         last = ([w for w in log.splitlines() if w.strip()] or ["no word"])[-1]
-        return NoProfile(f"ncu ended with exit code {answer.code}: {last[:200]}")
+        return NoProfile(f"ncu ended with exit code {code}: {last[:200]}")
 
     def _complaint(self, report: ncu.Report) -> NoProfile | None:
         """Returns what ncu itself says is wrong."""
@@ -326,7 +319,7 @@ class Profiler:
             answer = served.report()
         except ProtocolError as e:
             raise self._failed(served, "ncu does not answer") from e
-        report = ncu.read(answer.report)
+        report = ncu.read(str(answer.get("report") or ""))
         if not report.rows:
             raise self._nothing(report, said.launches, cut, answer)
         whys = []
@@ -349,18 +342,21 @@ class Profiler:
         seen.why = "; ".join(whys)
         return seen
 
-    def _nothing(self, report: ncu.Report, launches: Any, cut: str, answer: NcuEnded) -> NoProfile:
+    def _nothing(
+        self, report: ncu.Report, launches: Any, cut: str, answer: dict[str, Any]
+    ) -> NoProfile:
         """Returns why ncu measured nothing."""
         told = self._complaint(report)
         if told is not None:
             return told
-        if answer.signal:
-            return NoProfile(f"ncu was killed by signal {answer.signal}", passing=True)
+        code = answer.get("code")
+        if type(code) is int and code < 0 and not answer.get("stopped"):
+            return NoProfile(f"ncu was killed by signal {-code}", passing=True)
         if cut:
-            return NoProfile(cut, passing=answer.stopped)
+            return NoProfile(cut, passing=bool(answer.get("stopped")))
         if launches == []:
             return NoProfile("a forward launches no kernel")
-        return NoProfile(f"ncu saw no kernel (exit code {answer.code})")
+        return NoProfile(f"ncu saw no kernel (exit code {code})")
 
     # PyTorch's profiler.
 

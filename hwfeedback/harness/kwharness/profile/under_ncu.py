@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from kwharness.base.for_candidate import NcuEnded, StopNcu
 from kwharness.base.protocol import Channel
 from kwharness.base.verdicts import Kernel
 from kwharness.clients.candidate_client import CandidateClient
@@ -79,13 +78,13 @@ class Served:
 
     def stop(self) -> None:
         """Has what runs under ncu ended: ncu writes what it knows."""
-        self._worker.channel.send(StopNcu(self.inner).asked())
+        self._worker.channel.send({"op": "stop", "pid": self.inner})
 
-    def report(self) -> NcuEnded:
+    def report(self) -> dict[str, Any]:
         """Returns what came of ncu once the candidate's process has nothing more to do."""
         self.channel.close()
         answer, _ = self._worker.channel.recv(REPORT_S)
-        return NcuEnded.from_json(answer)
+        return answer
 
 
 def folders_of(program: str) -> list[str]:

@@ -77,15 +77,14 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             env={**os.environ, **ncu.ENVIRONMENT},
         )
     except OSError as e:
-        ended = for_candidate.NcuEnded(said=e.strerror or "")
-        channel.send({"ok": True, **ended.to_json()})
+        channel.send({"ok": True, "code": None, "said": e.strerror or "", "report": ""})
         return
     finally:
         os.close(inner)
     stopped = _wait(channel, process)
     text = interpreter.read_text(report)[: ncu.MAX_REPORT]
-    ended = for_candidate.NcuEnded(process.returncode, report=text, stopped=stopped)
-    channel.send({"ok": True, **ended.to_json()})
+    code = process.returncode
+    channel.send({"ok": True, "code": code, "said": "", "report": text, "stopped": stopped})
 
 
 def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
@@ -105,7 +104,7 @@ def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
     msg, _ = channel.recv(1)  # Closed: who asked is gone, and so are we
     if select.select([over], [], [], ENDING_S)[0]:
         return False
-    target, below = for_candidate.StopNcu.from_json(msg).pid, _children(process.pid)
+    target, below = msg.get("pid"), _children(process.pid)
     for pid in [target, *_children(target)] if target in below else below:
         with contextlib.suppress(OSError):
             os.kill(pid, 9)
