@@ -55,7 +55,7 @@ type Task struct {
 	EagerMS     float64    `json:"eager_ms" unknown:"0"` // a first estimate, not a baseline
 
 	// Graph is the captured operator graph as JSON (see hwfeedback/harness,
-	// capture), what the built-in Coder plans over. Empty where capture
+	// base/graph.py), what the built-in Coder plans over. Empty where capture
 	// failed; GraphNote then says why.
 	Graph     []byte `json:"graph,omitempty" holds:"json"`
 	GraphNote string `json:"graph_note,omitempty"`

@@ -10,16 +10,16 @@ import importlib.util
 import json
 import pathlib
 import sys
-from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 
 import torch
 
+from kwharness.base.graph import Graph
 from kwharness.task import capture
 
 
-def graph_of(path: pathlib.Path, device: str) -> tuple[dict[str, Any] | None, str]:
+def graph_of(path: pathlib.Path, device: str) -> tuple[Graph | None, str]:
     """Returns what capture.capture does, of a reference in eval mode."""
     spec = importlib.util.spec_from_file_location("reference", path)
     assert spec is not None and spec.loader is not None
@@ -36,5 +36,5 @@ if __name__ == "__main__":
         graph, note = graph_of(path, "meta")
         if graph is None:
             graph, note = graph_of(path, "cpu")
-        line = {"name": path.stem, "graph": graph, "note": note}
+        line = {"name": path.stem, "graph": graph and graph.to_json(), "note": note}
         print(json.dumps(line, separators=(",", ":")), flush=True)

@@ -20,5 +20,5 @@ if __name__ == "__main__":
         if len(sys.argv) > 2 and name not in sys.argv[2:]:
             continue
         graph, note = capture.capture(module, inputs)
-        line = {"name": name, "graph": graph, "note": note}
+        line = {"name": name, "graph": graph and graph.to_json(), "note": note}
         print(json.dumps(line, separators=(",", ":")), flush=True)

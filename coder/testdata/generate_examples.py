@@ -20,4 +20,5 @@ if __name__ == "__main__":
         exec(compile(path.read_text(), str(path), "exec"), space)
         module = space["Model"](*space["get_init_inputs"]()).eval()
         graph, note = capture.capture(module, space["get_inputs"]())
-        print(json.dumps({"name": path.stem, "graph": graph, "note": note}), flush=True)
+        line = {"name": path.stem, "graph": graph and graph.to_json(), "note": note}
+        print(json.dumps(line), flush=True)

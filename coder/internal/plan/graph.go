@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Graph is the captured operator graph of a task; hwfeedback/harness/kwharness/task/capture.py
+// Graph is the captured operator graph of a task; hwfeedback/harness/kwharness/base/graph.py
 // documents its JSON.
 type Graph struct {
 	Inputs     []GraphInput  `json:"inputs"`

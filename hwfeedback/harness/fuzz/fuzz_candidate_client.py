@@ -19,6 +19,15 @@ _OK = {"ok": True}
 _SPEC = {"dtype": "float32", "shape": [2, 3]}
 _HUGE = {"dtype": "float32", "shape": [1 << 60, 1 << 60]}
 _TELLS = {"takes": "", "names": ["v"], "specs": [_SPEC], "constants": [1.0]}
+_TRACED = {
+    "total": 0.4,
+    "operators": {"add": {"seconds": 0.1, "calls": 2}},
+    "native": {"f": {"seconds": 0.2, "calls": 1}},
+    "regions": {"inductor": {"seconds": 0.1, "calls": 1}},
+    "plain": 0.01,
+    "met": {"add": 4},
+}
+_ENDLESS = {"f": {"seconds": 1e300, "calls": 1 << 40}}
 _HONEST = {
     "load": [[{**_OK, "flags": {}}, []]],
     "init": [[{**_OK, "broken": []}, []]],
@@ -29,7 +38,7 @@ _HONEST = {
     "map": [[_OK, []]],
     "forward": [[{**_OK, "fits": True, "outputs": [_SPEC], "aliases": [-1], "flags": {}}, []]],
     "settle": [[_OK, []]],
-    "trace": [[{**_OK, "trace": {"operators": {"add": [0.1, 2]}, "native": {"f": [0.2, 1]}}}, []]],
+    "trace": [[{**_OK, **_TRACED}, []]],
     "timed": [[_OK, []]],
 }
 _WEIGHTS = weights.Reference([weights.Entry("w", torch.ones(2, 3), 1.0)], [True], [0])
@@ -55,7 +64,7 @@ def seeds() -> list[bytes]:
             {**_HONEST, "describe": [[{**_OK, **_TELLS, "constants": [10**400]}, []]]},
             {**_HONEST, "describe": [[{**_OK, **_TELLS, "names": ["w", "w"]}, []]]},
             {**_HONEST, "describe": [[{**_OK, **_TELLS, "specs": [_HUGE]}, []]]},
-            {**_HONEST, "trace": [[{**_OK, "trace": {"native": {"f": [1.0, 10**300]}}}, []]]},
+            {**_HONEST, "trace": [[{**_OK, **_TRACED, "native": _ENDLESS}, []]]},
         )
     ]
 
@@ -79,10 +88,12 @@ def one(data: bytes) -> None:
             assert len(answer.outputs) == 1 and not answer.wrote and not answer.outside
             if answer.problem:
                 raise faults.Fault("wrong", answer.problem)
-            work, calls = trace.report(client.trace(tree, tensors), True)
+            seen = client.trace(tree, tensors)
+            work, calls = trace.report(seen, True, regions=True)
+            assert 0 <= trace.not_custom(seen, work) <= 1
             client.tell(operations.Trees(tree, {"t": 0}), timeout=2)
-            hostile.sendable([work, float(calls)])
-            assert 0 <= work["custom"] <= 1 and len(work["operators"]) <= 64
+            hostile.sendable([work.to_json(), float(calls)])
+            assert 0 <= work.custom <= 1 and len(work.operators or ()) <= 64
     except faults.Fault as e:
         hostile.sentence(str(e))
         assert e.status in ("crashed", "timed_out", "wrong"), e.status

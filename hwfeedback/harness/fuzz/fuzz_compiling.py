@@ -46,8 +46,8 @@ def one(data: bytes) -> None:
             assert source >= 0 and line >= 0 and "\n" not in what and len(what) <= 500
         hostile.sendable([list(f) for f in found])
     assert not {f[:2] for f in loops} & {f[:2] for f in missed}, "vectorised and missed"
-    said = [*sass.mixes(text).values(), *sass.usage(text).values(), *diagnostics.resources(text)]
-    sound = reports.resources(said)
+    said = [*sass.mixes(text).values(), *sass.usage(text), *diagnostics.resources(text)]
+    sound = reports.resources([k.to_json() for k in said])
     assert all(set(k.instructions or ()) <= set(sass.CLASSES) for k in sound)
     hostile.sendable([k.to_json() for k in sound])
     assert sass.demangled(text) or not text

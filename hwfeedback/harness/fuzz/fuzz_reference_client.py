@@ -60,7 +60,16 @@ _STATE = {
     },
 }
 _EACH = {"at": 0, "count": 1, "sources": [None], "aliases": [-1], "tree": {"t": 0}}
-_GRAPH = {"ok": True, "graph": {"nodes": []}, "note": ""}
+_X = {"shape": [4], "dtype": "float32", "strides": [1]}
+_NODE = {"name": "y", "op": "aten.relu.default", "args": [{"ref": "x"}], "kwargs": {}}
+_GRAPH = {
+    "inputs": [{"name": "x", "path": [0], **_X}],
+    "parameters": [],
+    "constants": [{"name": "c", **_X, "data": [1.0]}],
+    "nodes": [{**_NODE, "outputs": [_X], "many": False}],
+    "outputs": {"value": {"ref": "y"}},
+    "batch": None,
+}
 _HONEST = {
     "construct": [[{**_BLOCK, **_WEIGHTS, "init": {"list": []}, "layout": [], "breaks": []}, [8]]],
     "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}, "orders": [[]]}, [8]]],
@@ -68,7 +77,7 @@ _HONEST = {
     "forward": [[{**_BLOCK, "each": _EACH}, [8]], [{**_BLOCK, "each": _EACH}, []]],
     "state": [[_BLOCK, [8]]],
     "carry": [[{"ok": True}, []]],
-    "capture": [[_GRAPH, []]],
+    "capture": [[{"ok": True, "graph": _GRAPH, "note": ""}, []]],
 }
 
 
@@ -85,6 +94,7 @@ def seeds() -> list[bytes]:
             {**_HONEST, "inspect": [[{"ok": True, **_SEEN, "shared": ["\x1b", "c"]}, []]]},
             {**_HONEST, "forward": [[{**_BLOCK, "each": failed}, [8]]]},
             {**_HONEST, "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}, "orders": [[]]}, [12]]]},
+            {**_HONEST, "capture": [[{"ok": True, "graph": {"nodes": []}}, []]]},
             {**_HONEST, "draw": [[{**_BLOCK, "tree": {"t": 0}, "orders": [[1, 2], [-1]]}, [8]]]},
             {**_HONEST, "state": [[{"ok": False, "error": {"type": "SystemExit"}}, []]]},
             {
@@ -108,7 +118,7 @@ def one(data: bytes) -> None:
         assert task.least_bytes >= 0 and task.operations >= 0
     except invalid.Invalid as e:
         hostile.sentence(e.message)
-        hostile.sendable(e.to_json())
+        hostile.sendable({"message": e.message, "hint": e.hint, "traceback": e.traceback})
     if not hostile.descriptors() <= before:
         gc.collect()  # an error that was raised holds the frame that held it, and tensors
     assert hostile.descriptors() <= before, "a descriptor was left open"

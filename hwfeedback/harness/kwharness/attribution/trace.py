@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kwharness.attribution.operator_names import HOUSEKEEPING, LIBRARIES, PLAIN, VENDOR
+from kwharness.base.for_candidate import Spent, Traced
 from kwharness.base.torch_modes import uncompiled
+from kwharness.base.verdicts import OperatorShare, WorkReport
 from kwharness.torch_compile.called_languages import LANGUAGES
 
 LEAST_RUNS, MOST_RUNS = 2, 8  # the first one warms up
@@ -134,7 +136,7 @@ class _Functions:
 
     def __init__(
         self,
-        functions: dict[str, Any],
+        functions: dict[str, Callable[..., Any]],
         operators: _Operators,
         clock: Clock,
         regions: dict[str, list[Any]],
@@ -190,11 +192,11 @@ def _seconds(
 
 def observe(
     forward: Callable[[], Any],
-    found: dict[str, Any],
+    found: dict[str, Callable[..., Any]],
     clock: Clock | None = None,
     regions: dict[str, list[Any]] | None = None,
-) -> dict[str, Any]:
-    """Runs a forward and returns seconds by operator and by custom function, in its fastest run.
+) -> Traced:
+    """Runs a forward some times, and returns what it ran in its fastest run.
 
     ``found`` is the custom functions by name, ``regions`` what ``regions`` gives.
     """
@@ -225,14 +227,11 @@ def observe(
     hidden, plain = _hidden(forward, own, met)
     if hidden:
         _add_hidden(clock.working(forward, hidden), own, custom)
-    return {
-        "total": total,
-        "operators": {n: [sum(t), len(t)] for n, t in own.items()},
-        "native": {n: [sum(t), len(t)] for n, t in custom.items()},
-        "regions": {n: [sum(t), len(t)] for n, t in apart.items()},
-        "plain": plain,
-        "met": met,
-    }
+    return Traced(total, _spent(own), _spent(custom), _spent(apart), plain, met)
+
+
+def _spent(took: dict[str, list[float]]) -> dict[str, Spent]:
+    return {n: Spent(sum(t), len(t)) for n, t in took.items()}
 
 
 def _hidden(
@@ -336,83 +335,63 @@ def _add_hidden(
             rest = max(rest - t, 0.0)
 
 
-def report(seen: Any, custom_code: bool, regions: bool = False) -> tuple[dict[str, Any], int]:
-    """Returns the WorkReport and how many custom calls a forward made.
+def report(seen: Traced, custom_code: bool, regions: bool = False) -> tuple[WorkReport, int]:
+    """Returns who did the work, and how many custom calls a forward made.
 
     ``regions``: with what torch.compile has made and what a CUDA graph replays, by the names of
     REGIONS; what policy asks goes by the rest. ``custom_code`` says whether the candidate brought
     any; time that nobody claims is put down to it only then.
     """
-    seen = seen if isinstance(seen, dict) else {}
-    rows: list[tuple[str, str, float, int]] = []
-    tables = [
-        ("operators", ""),
-        ("native", "custom"),
-        *([("regions", "region")] if regions else []),
-    ]
-    for name, kind in tables:
-        table = seen.get(name)
-        for op, value in list(table.items())[:1000] if isinstance(table, dict) else []:
-            try:
-                seconds, calls = float(value[0]), int(value[1])
-            except (TypeError, ValueError, IndexError, KeyError, OverflowError):
-                continue
-            if not 0 <= seconds < 1e6 or not 0 <= calls < 1 << 31:
-                continue
-            said = kind or ("vendor" if op in VENDOR else "pytorch")
-            if kind == "region" and (said := REGIONS.get(op, "")) == "":
-                continue
-            rows.append((str(op)[:80] if kind else f"aten.{str(op)[:80]}", said, seconds, calls))
-    whole = sum(s for _, _, s, _ in rows)
-    calls = sum(c for _, k, _, c in rows if k == "custom")
+    rows: list[tuple[str, str, Spent]] = []  # name, kind
+    for op, spent in _sound(seen.operators)[:1000]:
+        rows.append((f"aten.{op[:80]}", "vendor" if op in VENDOR else "pytorch", spent))
+    rows += [(op[:80], "custom", spent) for op, spent in _sound(seen.native)[:1000]]
+    if regions:
+        apart = _sound(seen.regions)[:1000]
+        rows += [(op, REGIONS[op], spent) for op, spent in apart if op in REGIONS]
+    whole = sum(spent.seconds for _, _, spent in rows)
+    calls = sum(spent.calls for _, kind, spent in rows if kind == "custom")
     if whole <= 0:
-        none = {
-            "custom": 1.0 if custom_code else 0.0,
-            "vendor": 0.0,
-            "pytorch": 0.0 if custom_code else 1.0,
-        }
-        return {**none, "operators": []}, calls
-    shares = {
-        k: sum(s for _, kind, s, _ in rows if kind == k) / whole
-        for k in ("custom", "vendor", "pytorch", *REGIONS.values())
-    }
-    shares = {k: s for k, s in shares.items() if s or k not in REGIONS.values()}
-    rows.sort(key=lambda r: -r[2])
-    operators = [
-        {"name": n, "kind": k, "share": s / whole, "calls": c}
-        for n, k, s, c in rows[:MAX_OPERATORS]
-    ]
-    return {**shares, "operators": operators}, calls
+        own = 1.0 if custom_code else 0.0
+        return WorkReport(custom=own, pytorch=1.0 - own, operators=[]), calls
+    took = dict.fromkeys(("custom", "vendor", "pytorch", *REGIONS.values()), 0.0)
+    for _, kind, spent in rows:
+        took[kind] += spent.seconds
+    shares = {kind: seconds / whole for kind, seconds in took.items()}
+    rows.sort(key=lambda r: -r[2].seconds)
+    return WorkReport(
+        custom=shares["custom"],
+        vendor=shares["vendor"],
+        pytorch=shares["pytorch"],
+        compiled=shares["compiled"] or None,
+        graph=shares["graph"] or None,
+        operators=[
+            OperatorShare(name, kind, spent.seconds / whole, spent.calls)
+            for name, kind, spent in rows[:MAX_OPERATORS]
+        ],
+    ), calls
 
 
-def not_custom(seen: Any, work: dict[str, Any]) -> float:
+def _sound(table: dict[str, Spent]) -> list[tuple[str, Spent]]:
+    """Returns what a forward can have spent: a verdict holds no other figures."""
+    return [(n, s) for n, s in table.items() if 0 <= s.seconds < 1e6 and s.calls < 1 << 31]
+
+
+def not_custom(seen: Traced, work: WorkReport) -> float:
     """Returns the share of a forward's time that PyTorch's and vendors' code took, with what is
-    counted nowhere else because it only moves values. ``work`` is the WorkReport.
+    counted nowhere else because it only moves values.
 
     Time that nothing claims, beyond what listing itself may take, is nobody's of these: whoever has
     PyTorch work where nobody lists it does not make it the list's by that.
     """
-    total = seen.get("total") if isinstance(seen, dict) else None
-    plain = seen.get("plain") if isinstance(seen, dict) else None
-    share = work["vendor"] + work["pytorch"]
-    if isinstance(total, float) and isinstance(plain, float) and 0 <= plain < 1e6 and total > 0:
-        claimed, calls = _claimed(seen)
-        share *= min(claimed / max(total - AROUND_S * calls, claimed, 1e-9), 1.0)
-        share += plain / total
+    share = work.vendor + work.pytorch
+    if 0 <= seen.plain < 1e6 and seen.total > 0:
+        listed = [spent for _, spent in _sound(seen.operators) + _sound(seen.native)]
+        claimed = sum(spent.seconds for spent in listed)
+        listing = AROUND_S * sum(spent.calls for spent in listed)
+        share *= min(claimed / max(seen.total - listing, claimed, 1e-9), 1.0)
+        share += seen.plain / seen.total
     return min(share, 1.0)
-
-
-def _claimed(seen: dict[str, Any]) -> tuple[float, int]:
-    """Returns the seconds of what was listed, and how many calls that were."""
-    listed = [seen.get(name) for name in ("operators", "native")]
-    rows = [value for found in listed if isinstance(found, dict) for value in found.values()]
-    sound = [
-        (float(v[0]), v[1])
-        for v in rows
-        if isinstance(v, list) and len(v) == 2 and type(v[0]) in (int, float) and type(v[1]) is int
-    ]
-    sound = [(s, n) for s, n in sound if 0 <= s < 1e6 and 0 <= n < 1 << 31]
-    return sum(s for s, _ in sound), sum(n for _, n in sound)
 
 
 def multiplies(operators: Sequence[str]) -> bool:
@@ -420,16 +399,14 @@ def multiplies(operators: Sequence[str]) -> bool:
     return any(op.removeprefix("aten.") in VENDOR for op in operators)
 
 
-def covers(seen: Any, operators: Sequence[str]) -> bool:
+def covers(seen: Traced, operators: Sequence[str]) -> bool:
     """Whether a forward left out any of the task's operators, as it must to have replaced one.
 
     ``operators`` are the reference's, one entry a call.
     """
-    table = seen.get("operators") if isinstance(seen, dict) else None
     ran: dict[str, int] = {}
-    for op, value in table.items() if isinstance(table, dict) else ():
-        if isinstance(value, list) and len(value) == 2 and isinstance(value[1], int):
-            ran[str(op).strip("_")] = ran.get(str(op).strip("_"), 0) + value[1]
+    for op, spent in seen.operators.items():
+        ran[op.strip("_")] = ran.get(op.strip("_"), 0) + spent.calls
     wanted: dict[str, int] = {}
     for op in operators:
         name = op.removeprefix("aten.").strip("_")
@@ -437,22 +414,20 @@ def covers(seen: Any, operators: Sequence[str]) -> bool:
     return not wanted or any(ran.get(n, 0) < count for n, count in wanted.items())
 
 
-def as_much(seen: Any, operators: Sequence[str], elements: int) -> bool:
+def as_much(seen: Traced, operators: Sequence[str], elements: int) -> bool:
     """Whether a forward gave one of the task's operators that compute, as PyTorch has it, at least
     half as many elements as the task's inputs have: what a kernel has summed in parts is less. One
     of which nothing is told was given all.
     """
-    table = seen.get("met") if isinstance(seen, dict) else None
     names = {op.removeprefix("aten.") for op in operators} - PLAIN - HOUSEKEEPING
     wanted = {n.strip("_") for n in names}
     got: dict[str, int] = {}
-    for op, n in table.items() if isinstance(table, dict) else ():
-        if isinstance(n, int):
-            got[str(op).strip("_")] = got.get(str(op).strip("_"), 0) + n
+    for op, n in seen.met.items():
+        got[op.strip("_")] = got.get(op.strip("_"), 0) + n
     return any(2 * got.get(op, elements) >= elements for op in wanted)
 
 
-def computes(work: dict[str, Any]) -> list[str]:
+def computes(work: WorkReport) -> list[str]:
     """Returns the names of PyTorch's and vendors' operators that compute something."""
-    names = [o["name"] for o in work["operators"] if o["kind"] != "custom"]
+    names = [o.name for o in work.operators or () if o.kind != "custom"]
     return [n for n in names if n.removeprefix("aten.") not in HOUSEKEEPING]

@@ -7,6 +7,7 @@ from typing import Any
 
 from kwharness.base.breaks import Break
 from kwharness.base.carried import Carried
+from kwharness.base.graph import Graph
 from kwharness.base.operations import Failure, Request, Tensors
 from kwharness.base.records import FLAT, KEY, Message, Natural
 from kwharness.base.tensors import Entry, Spec
@@ -203,7 +204,7 @@ class Capture(Request):
 class Captured(Message):
     """The graph, or why there is none."""
 
-    graph: dict[str, Any] | None = None
+    graph: Graph | None = None
     note: str = ""
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from kwharness.base.verdicts import Kernel
 from kwharness.build.torch_headers import _UNDEFINED
 
 MAX_DIAGNOSTICS = 40
@@ -18,24 +18,21 @@ _SPILLS = re.compile(
 )
 
 
-def resources(log: str) -> list[dict[str, Any]]:
-    """Returns what ptxas says that each kernel uses: registers a thread; bytes of shared memory a
-    block, of stack and of spilled registers a thread.
-    """
-    found: list[dict[str, Any]] = []
+def resources(log: str) -> list[Kernel]:
+    """Returns what ptxas says that each kernel uses."""
+    found: list[Kernel] = []
     for line in log[:LOG_READ].splitlines():
         if m := _ENTRY.search(line):
-            found.append({"name": m[1], "arch": m[2], "registers": 0, "shared_bytes": 0})
-            found[-1] |= {"stack_bytes": 0, "spill_store_bytes": 0, "spill_load_bytes": 0}
+            found.append(Kernel(m[1], m[2]))
         elif not found:
             continue
         elif m := _SPILLS.search(line):
-            names = ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
-            found[-1] |= {n: int(v) for n, v in zip(names, m.groups(), strict=True)}
+            k = found[-1]
+            k.stack_bytes, k.spill_store_bytes, k.spill_load_bytes = map(int, m.groups())
         elif m := _USED.search(line):
-            found[-1]["registers"] = int(m[1])
+            found[-1].registers = int(m[1])
             shared = _SHARED.search(line)
-            found[-1]["shared_bytes"] = int(shared[1]) if shared else 0
+            found[-1].shared_bytes = int(shared[1]) if shared else 0
     return found[:MAX_DIAGNOSTICS]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import kernelwright
 from kwharness.base.built import BuildRequest
@@ -38,14 +38,23 @@ def first_request(text: str) -> BuildRequest | None:
         if call is None:
             return None
         artifacts.of_file(text)
-        source = kernelwright._inlined(call["source"], kernelwright.headers)
-        return form_native.request_of(source, call["flags"], call["name"], call["language"])
+        source = kernelwright._inlined(call.source, kernelwright.headers)
+        return form_native.request_of(source, call.flags, call.name, call.language)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
 
 
 class _Unknown(ValueError):
     """It takes more than reading."""
+
+
+class _Call(NamedTuple):
+    """The arguments of ``native``."""
+
+    source: str
+    language: str
+    flags: tuple[str, ...]
+    name: str
 
 
 class _Reader:
@@ -56,7 +65,7 @@ class _Reader:
         self._native: set[str] = set()  # names of kernelwright.native
         self._module: set[str] = set()  # names of kernelwright
 
-    def call(self, body: list[ast.stmt]) -> dict[str, Any] | None:
+    def call(self, body: list[ast.stmt]) -> _Call | None:
         """Returns the arguments of the first call of ``native``, None where a statement before it
         does more than is known here.
         """
@@ -105,25 +114,24 @@ class _Reader:
             if module == _OURS:
                 self._native.add(name)
 
-    def _arguments(self, call: ast.Call) -> dict[str, Any]:
+    def _arguments(self, call: ast.Call) -> _Call:
         f = call.func
         ours = isinstance(f, ast.Name) and f.id in self._native
         if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name):
             ours = f.value.id in self._module and f.attr == "native"
-        names = ("source", "language", "flags", "name")
-        given = dict(zip(names, map(self._value, call.args), strict=False))
+        given = dict(zip(_Call._fields, map(self._value, call.args), strict=False))
         for k in call.keywords:
-            if k.arg not in names or k.arg in given:
+            if k.arg not in _Call._fields or k.arg in given:
                 raise _Unknown
             given[k.arg] = self._value(k.value)
-        if not ours or len(call.args) > len(names) or "source" not in given:
+        if not ours or len(call.args) > len(_Call._fields) or "source" not in given:
             raise _Unknown
-        told = {"source": given["source"], "language": given.get("language", "cpp")}
-        told |= {"flags": given.get("flags", ()), "name": given.get("name") or "native"}
-        texts = isinstance(told["source"], str) and isinstance(told["name"], str)
-        if not texts or not _LABEL.fullmatch(told["name"]) or isinstance(told["flags"], str):
+        flags, name = given.get("flags", ()), given.get("name") or "native"
+        told = _Call(given["source"], given.get("language", "cpp"), flags, name)
+        texts = isinstance(told.source, str) and isinstance(told.name, str)
+        if not texts or not _LABEL.fullmatch(told.name) or isinstance(told.flags, str):
             raise _Unknown
-        if told["language"] not in forms.SOURCES:
+        if told.language not in forms.SOURCES:
             raise _Unknown
         return told
 

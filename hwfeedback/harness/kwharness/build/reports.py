@@ -10,6 +10,7 @@ import kernelwright
 from kwharness.base.built import BuildRequest, CompilerReport, Failed, Refused
 from kwharness.base.constants import SHARED
 from kwharness.base.for_builder import Compiled
+from kwharness.base.records import ProtocolError
 from kwharness.base.verdicts import Diagnostic, Kernel, Read
 from kwharness.build import diagnostics, headers, sass
 from kwharness.clients.errors import (
@@ -97,37 +98,29 @@ def diagnostics_of(value: Any) -> list[tuple[int, int, str]]:
     return out[:DIAGNOSTICS]
 
 
-_RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
-_MEANS = ("load_bytes", "store_bytes")
-
-
 def resources(value: Any) -> list[Kernel]:
-    """Returns what is known of kernels, from a builder's word or a record."""
+    """Returns what is sound of what a builder, or a record, says of kernels."""
     out: list[Kernel] = []
     for item in value[:DIAGNOSTICS] if isinstance(value, list) else ():
-        if not isinstance(item, dict):
+        try:
+            k = Kernel.from_json(item)
+        except ProtocolError:
             continue
-        numbers = {n: item.get(n, 0) for n in _RESOURCES}
-        if all(type(v) is int and 0 <= v < 1 << 31 for v in numbers.values()):
-            names = {n: sentence(str(item.get(n, ""))[:500]) for n in ("name", "arch")}
-            out.append(Kernel.from_json(names | numbers | _mix(item)))
+        spilled = k.stack_bytes, k.spill_store_bytes, k.spill_load_bytes
+        if not all(0 <= v < 1 << 31 for v in (k.registers, k.shared_bytes, *spilled)):
+            continue
+        k.name, k.arch = sentence(k.name[:500]), sentence(k.arch[:500])
+        if k.instructions is not None:
+            known = {n: v for n, v in k.instructions.items() if n in sass.CLASSES}
+            k.instructions = {n: v for n, v in known.items() if 0 < v < 1 << 31}
+        k.load_bytes, k.store_bytes = _mean(k.load_bytes), _mean(k.store_bytes)
+        k.warps = k.warps if k.warps is not None and 0 < k.warps <= 64 else None
+        out.append(k)
     return out
 
 
-def _mix(item: dict[str, Any]) -> dict[str, Any]:
-    """Returns what is known of a kernel's instructions, as far as it is sound."""
-    found: dict[str, Any] = {}
-    counts = item.get("instructions")
-    if isinstance(counts, dict):
-        sound = {k: v for k, v in counts.items() if k in sass.CLASSES and type(v) is int}
-        found["instructions"] = {k: v for k, v in sound.items() if 0 < v < 1 << 31}
-    for n in _MEANS:
-        mean = item.get(n, 0)
-        if type(mean) in (int, float) and 0 < mean <= 64:
-            found[n] = float(mean)
-    if type(item.get("warps")) is int and 0 < item["warps"] <= 64:
-        found["warps"] = item["warps"]
-    return found
+def _mean(bytes_moved: float | None) -> float | None:
+    return bytes_moved if bytes_moved is not None and 0 < bytes_moved <= 64 else None
 
 
 def unique(found: Iterable[Diagnostic]) -> list[Diagnostic]:

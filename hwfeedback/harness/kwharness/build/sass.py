@@ -15,8 +15,8 @@ import re
 import subprocess
 import tempfile
 import zipfile
-from typing import Any
 
+from kwharness.base.verdicts import Kernel
 from kwharness.machine import toolchain
 from kwharness.torch_compile import called_cache, called_languages
 
@@ -78,54 +78,53 @@ def _width(modifiers: str) -> int:
     return int(m[1]) // 8 if m else 4
 
 
-def mixes(text: str) -> dict[str, dict[str, Any]]:
+def mixes(text: str) -> dict[str, Kernel]:
     """Returns the instruction mix of each kernel, by its name in the object, from what nvdisasm
-    prints: ``instructions`` by class, and the mean bytes that a thread moves with a load or a
-    store of global memory, 0 where it has none.
+    prints. What it spills stands in Kernel's fields for that.
     """
-    found: dict[str, dict[str, Any]] = {}
-    counts: dict[str, int] | None = None
+    found: dict[str, Kernel] = {}
+    kernel = Kernel("")
+    counts: dict[str, int] = {}
     moved: dict[str, list[int]] = {}
-    spilled: dict[str, int] = {}
 
     def end() -> None:
-        if counts is None:
-            return
-        for kind in ("load", "store"):
-            widths = moved.get(kind) or [0]
-            found[name][f"{kind}_bytes"] = round(sum(widths) / len(widths), 2)
-            found[name][f"spill_{kind}_bytes"] = spilled.get(kind, 0)
+        means = [
+            round(sum(w) / len(w), 2) if (w := moved.get(kind)) else None
+            for kind in ("load_global", "store_global")
+        ]
+        kernel.load_bytes, kernel.store_bytes = means
 
-    name = ""
     for line in text.split("\n"):
         if m := _SECTION.match(line):
             end()
-            name, counts, moved, spilled = m[1], {}, {}, {}
-            found[name] = {"instructions": counts}
-        elif counts is not None and (m := _LINE.match(line)):
+            counts, moved = {}, {}
+            found[m[1]] = kernel = Kernel(m[1], instructions=counts)
+        elif found and (m := _LINE.match(line)):
             if m[1] == "NOP":
                 continue
             kind = instruction_class(m[1])
             counts[kind] = counts.get(kind, 0) + 1
             if kind in ("load_global", "store_global"):
-                moved.setdefault(kind.split("_")[0], []).append(_width(m[2]))
+                moved.setdefault(kind, []).append(_width(m[2]))
+            elif kind == "local" and m[1] == "LDL":
+                kernel.spill_load_bytes += _width(m[2])
             elif kind == "local":
-                way = "load" if m[1] == "LDL" else "store"
-                spilled[way] = spilled.get(way, 0) + _width(m[2])
+                kernel.spill_store_bytes += _width(m[2])
     end()
     return found
 
 
-def usage(text: str) -> dict[str, dict[str, int]]:
+def usage(text: str) -> list[Kernel]:
     """Returns what each kernel uses, from what ``cuobjdump -res-usage`` prints."""
-    found = {}
-    for name, registers, stack, shared, local in _USAGE.findall(text):
-        found[name] = {
-            "registers": int(registers),
-            "shared_bytes": max(int(shared) - RESERVED, 0),
-            "stack_bytes": max(int(stack), int(local)),
-        }
-    return found
+    return [
+        Kernel(
+            name,
+            registers=int(registers),
+            shared_bytes=max(int(shared) - RESERVED, 0),
+            stack_bytes=max(int(stack), int(local)),
+        )
+        for name, registers, stack, shared, local in _USAGE.findall(text)
+    ]
 
 
 def demangled(name: str) -> str:
@@ -172,10 +171,10 @@ def _is_cubin(data: bytes) -> bool:
     return data[:4] == b"\x7fELF" and int.from_bytes(data[18:20], "little") == _EM_CUDA
 
 
-def _cubins(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
+def _cubins(data: bytes, folder: str) -> list[tuple[str, dict[str, int]]]:
     """Writes the cubins of an object into a folder. Returns the path of each, with what its maker
-    says of it: an object is a cubin, a shared library with some in it, or what was compiled when
-    something was called.
+    says of its kernels, by Kernel's fields. An object is a cubin, a shared library with some in it,
+    or what was compiled when something was called.
     """
     if _is_cubin(data):
         path = os.path.join(folder, "0.cubin")
@@ -191,8 +190,8 @@ def _cubins(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
     return [(os.path.join(folder, n), {}) for n in made]
 
 
-def _of_called(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
-    found: list[tuple[str, dict[str, Any]]] = []
+def _of_called(data: bytes, folder: str) -> list[tuple[str, dict[str, int]]]:
+    found: list[tuple[str, dict[str, int]]] = []
     packed = os.path.join(folder, "kernels.zip")
     with open(packed, "wb") as f:
         f.write(data)
@@ -203,7 +202,7 @@ def _of_called(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
             with open(path, "wb") as f:
                 f.write(archive.read(name))
             about = name.removesuffix(".cubin") + ".json"
-            more: dict[str, Any] = {}
+            more: dict[str, int] = {}
             if about in names:
                 said = json.loads(archive.read(about))
                 for language in called_languages.named([name.partition("/")[0]]):
@@ -214,30 +213,29 @@ def _of_called(data: bytes, folder: str) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def facts(data: bytes) -> list[dict[str, Any]]:
-    """Returns what is known of each kernel in an object: name, arch, registers a thread,
-    shared_bytes a block, stack_bytes a thread, spill_store_bytes and spill_load_bytes,
-    ``instructions`` by class, ``load_bytes`` and ``store_bytes`` (see mixes), and ``warps``
-    where its language says so. Nothing where the toolkit's readers are not there, or the object is
-    too large.
+def facts(data: bytes) -> list[Kernel]:
+    """Returns what is known of each kernel in an object. Nothing where the toolkit's readers are
+    not there, or the object is too large.
     """
     if len(data) > called_cache.MAX_BYTES or not toolchain.cuobjdump():
         return []
     if len(data) > MAX_OBJECT and data[:2] != b"PK":
         return []
-    found: list[dict[str, Any]] = []
+    found: list[Kernel] = []
     with tempfile.TemporaryDirectory() as folder:
         for path, more in _cubins(data, folder)[:MAX_CUBINS]:
             text = _said([toolchain.nvdisasm(), "-c", path], folder)
             target = _TARGET.search(text)
             mixed = mixes(text)
-            for name, used in usage(
-                _said([toolchain.cuobjdump(), "-res-usage", path], folder)
-            ).items():
-                mix = mixed.get(name, {})
-                spills = {k: v for k, v in mix.items() if k.startswith("spill_")}
-                if not used["stack_bytes"]:
-                    spills = dict.fromkeys(spills, 0)
-                arch = {"arch": target[1] if target else ""}
-                found.append({"name": demangled(name), **arch, **used, **mix, **spills, **more})
+            for used in usage(_said([toolchain.cuobjdump(), "-res-usage", path], folder)):
+                mix = mixed.get(used.name, Kernel(""))
+                if used.stack_bytes:
+                    used.spill_store_bytes = mix.spill_store_bytes
+                    used.spill_load_bytes = mix.spill_load_bytes
+                used.instructions = mix.instructions
+                used.load_bytes, used.store_bytes = mix.load_bytes, mix.store_bytes
+                used.name, used.arch = demangled(used.name), target[1] if target else ""
+                for fact, value in more.items():
+                    setattr(used, fact, value)
+                found.append(used)
     return found

@@ -299,13 +299,12 @@ class CandidateClient(client.Client):
             request = for_candidate.TakeLibraries([name for name, _ in some])
             self.tell(request, [fd for _, fd in some])
 
-    def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
+    def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> for_candidate.Traced:
         """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""
         self.tell(for_candidate.Settle(), timeout=self.timeout)
         layout = self.put("in", inputs, client.GUARD, self.orders)
         request = for_candidate.Trace(tree, layout)
-        told, _ = self.ask(request, for_candidate.Traced, 3 * self.timeout, "a traced forward")
-        return told.trace
+        return self.ask(request, for_candidate.Traced, 3 * self.timeout, "a traced forward")[0]
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -18,7 +18,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict, cast
 
 FULL = "full"  # beside the selection: what ncu calls its full set
 # That are measured of launches alike. By their names ncu does not tell them apart: several kernels
@@ -71,6 +71,15 @@ class Report:
     warnings: list[str] = field(default_factory=list)
 
 
+class Asked(TypedDict, total=False):
+    """A file of metrics."""
+
+    metrics: list[str]
+    tensor_operations: list[str]  # metrics that count the tensor cores' operations
+    named: dict[str, str]  # metrics of the selection that have another name there
+    replaced: dict[str, list[str]]  # CudaForge's metrics, and what is asked for instead
+
+
 @functools.cache
 def families() -> dict[int, str]:
     """Returns the files by the least compute capability that each is for, as 90 for 9.0."""
@@ -79,7 +88,7 @@ def families() -> dict[int, str]:
 
 
 @functools.cache
-def shared() -> dict[str, Any]:
+def shared() -> Asked:
     """Returns what is the same for all families."""
     return _data(os.path.join(HERE, "metrics.toml"))
 
@@ -96,9 +105,9 @@ def selection(capability: int, *, products: bool = True) -> dict[str, str]:
     return {m: named.get(m, m) for m in [*shared()["metrics"], *own.get("metrics", ()), *more]}
 
 
-def _data(path: str) -> dict[str, Any]:
+def _data(path: str) -> Asked:
     with open(path, "rb") as f:
-        return tomllib.load(f)
+        return cast("Asked", tomllib.load(f))
 
 
 def command(program: str, metrics: Sequence[str], *, full: bool = False) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kwharness.attribution import trace
+from kwharness.base.for_candidate import Traced
+from kwharness.base.verdicts import WorkReport
 from kwharness.referee import faults
 from kwharness.referee.trial import Trial
 from kwharness.torch_compile.called_language import CalledLanguage
@@ -34,7 +34,7 @@ def was_built(trial: Trial) -> None:
     )
 
 
-def does_the_work(trial: Trial, seen: Any, work: dict[str, Any], calls: int) -> None:
+def does_the_work(trial: Trial, seen: Traced, work: WorkReport, calls: int) -> None:
     """Raises a Fault where custom code covers no operator of the task. ``seen`` is a traced
     forward, ``work`` and ``calls`` what trace.report makes of it.
     """
@@ -50,14 +50,14 @@ def does_the_work(trial: Trial, seen: Any, work: dict[str, Any], calls: int) -> 
     # One that sums what its kernel has summed in parts runs all operators, on less than the
     # inputs, and most is its own.
     elements = sum(t.numel() for t in trial.verification.oracle.inputs)
-    mostly = work["custom"] >= MOSTLY and not trace.as_much(seen, operators, elements)
+    mostly = work.custom >= MOSTLY and not trace.as_much(seen, operators, elements)
     if not trace.covers(seen, operators) and not mostly:
         did = ", ".join(dict.fromkeys(operators))
         raise faults.Fault(
             "rejected",
             f"its custom code covers no operator of the task: PyTorch ran {did}",
             "compute at least one of them in the custom kernel, and not beside it",
-            measured=work["custom"] >= NEARLY,
+            measured=work.custom >= NEARLY,
         )
     if not calls:
         trial.verification.report.evidence.append(

@@ -4,10 +4,9 @@ takes for granted.
 
 from __future__ import annotations
 
-from typing import Any
-
 from kwharness.attribution import trace
-from kwharness.base.verdicts import Verdict, WorkReport
+from kwharness.base.for_candidate import Traced
+from kwharness.base.verdicts import Verdict
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.model import weights
 from kwharness.referee import construction_seeds, custom_code, faults, granted
@@ -47,11 +46,11 @@ class Verifying:
         called = bool(program.called(context))
         own = any(a.libraries is None or called for a in program.artifacts())
         work, custom_calls = trace.report(seen, own)
-        v.work = WorkReport.from_json(trace.report(seen, own, regions=True)[0])
+        v.work = trace.report(seen, own, regions=True)[0]
         v.metrics |= {
-            "custom_share": work["custom"],
-            "vendor_share": work["vendor"],
-            "pytorch_share": work["pytorch"],
+            "custom_share": work.custom,
+            "vendor_share": work.vendor,
+            "pytorch_share": work.pytorch,
             "custom_calls": float(custom_calls),
         }
         if context.rules.requires_custom:
@@ -82,7 +81,7 @@ class Verifying:
                 raise
             return trial.candidate(poison=True)
 
-    def _compare(self, trial: Trial, candidate: CandidateClient, v: Verdict) -> Any:
+    def _compare(self, trial: Trial, candidate: CandidateClient, v: Verdict) -> Traced:
         """Compares what it computes, and returns a traced forward of it."""
         verification, kept = trial.verification, -faults.OUTPUT_KEPT
         try:

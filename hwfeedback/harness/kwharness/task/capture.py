@@ -1,25 +1,7 @@
-"""Graph capture: what a reference computes, as plain JSON that the built-in Coder plans over.
+"""Graph capture: what a reference computes, as a graph (base/graph.py).
 
-The graph is torch.export's, kept at the level of the operators that people write (softmax,
-layer_norm, linear), with in-place operators made functional. Its form:
-
-``{"v": 1, "inputs": [value], "parameters": [value], "constants": [value], "nodes": [node],
-"outputs": tree, "batch": {"size": n, "inputs": [name]} | null}``
-
-- value: ``{"name", "shape", "dtype", "strides"}``; an input has ``"path"`` (indices and keys from
-  the arguments of forward to the tensor), a parameter has ``"state"`` (its name in the
-  state_dict), a constant has ``"data"`` (flat). An input that is no tensor has ``"value"``
-  instead of a shape: the graph holds for this value only.
-- node: ``{"name", "op", "args", "kwargs", "outputs": [{"shape", "dtype", "strides"}], "many"}``.
-  In args a tensor is ``{"ref": name}`` (``{"ref": name, "item": i}`` for one of several outputs),
-  a dtype ``{"dtype": "float32"}``, a float that JSON cannot hold ``{"float": "inf"}``, anything
-  else of torch's ``{"torch": "contiguous_format"}``.
-- tree: ``{"value": argument}``, ``{"tuple": [tree]}``, ``{"list": [tree]}`` or
-  ``{"dict": [[key, tree]]}``.
-- ``batch`` says that the leading dimension of these inputs may vary: a second capture with
-  another size gave the same graph, up to that size as the leading dimension of tensors. It is
-  not asked of recurrent layers.
-  ``outputs[i]["batch"]`` marks those tensors.
+It is torch.export's, kept at the level of the operators that people write, with in-place operators
+made functional. A second capture with another leading dimension tells whether that is a batch.
 """
 
 from __future__ import annotations
@@ -30,10 +12,23 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from kwharness.base.graph import (
+    Argument,
+    Graph,
+    GraphBatch,
+    GraphConstant,
+    GraphInput,
+    GraphNode,
+    GraphParameter,
+    GraphTensor,
+    OutputTree,
+)
 
 MAX_CONSTANT = 4096  # elements of a constant that travel in the graph; larger ones are refused
 MAX_NODES = 4000  # beyond this a plan would take longer than the rounds it serves
@@ -46,7 +41,7 @@ class CaptureError(Exception):
     """The model is outside what can be captured; the message is one sentence."""
 
 
-def capture(model: torch.nn.Module, inputs: Any) -> tuple[dict[str, Any] | None, str]:
+def capture(model: torch.nn.Module, inputs: Any) -> tuple[Graph | None, str]:
     """Returns the graph of ``model(*inputs)`` and ``""``, or None and one sentence saying why not.
 
     The model is left as it was. Needs no subprocess, thread or file.
@@ -55,9 +50,9 @@ def capture(model: torch.nn.Module, inputs: Any) -> tuple[dict[str, Any] | None,
     try:
         with _quiet(), torch.no_grad():
             graph = _graph(model, args)
-            if not any(n["op"].split(".")[1] in RECURRENT for n in graph["nodes"]):
-                graph["batch"] = _batch(model, args, graph)
-            json.dumps(graph, allow_nan=False)
+            if not any(n.operator in RECURRENT for n in graph.nodes):
+                graph = _batched(model, args, graph)
+            json.dumps(graph.to_json(), allow_nan=False)
     except CaptureError as e:
         return None, str(e)
     except Exception as e:
@@ -80,7 +75,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _graph(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+def _graph(model: torch.nn.Module, args: tuple[Any, ...]) -> Graph:
     exported = torch.export.export(model, args, strict=False)
     if any(_mutates(n) for n in exported.graph.nodes):
         # An empty table decomposes nothing and still makes in-place operators functional.
@@ -96,63 +91,55 @@ def _graph(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
         if spec.kind is not out_kinds.USER_OUTPUT:
             raise CaptureError("the model changes its buffers or its inputs in forward")
     tree = _tree(exported.call_spec.out_spec, [_argument(o, "output") for o in output])
-    return {
-        "v": 1,
-        "inputs": leaves,
-        "parameters": parameters,
-        "constants": constants,
-        "nodes": nodes,
-        "outputs": tree,
-        "batch": None,
-    }
+    return Graph(leaves, parameters, constants, nodes, tree)
 
 
 def _given(
     exported: Any, values: dict[str, Any]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+) -> tuple[list[GraphParameter], list[GraphConstant], list[str]]:
     """Returns the parameters and constants of a graph, and the names of the inputs of forward."""
-    signature = exported.graph_signature
     kinds = torch.export.graph_signature.InputKind
-    parameters: list[dict[str, Any]] = []
-    constants: list[dict[str, Any]] = []
+    parameters: list[GraphParameter] = []
+    constants: list[GraphConstant] = []
     users: list[str] = []
 
-    for spec in signature.input_specs:
+    for spec in exported.graph_signature.input_specs:
         name = spec.arg.name
         if spec.kind is kinds.USER_INPUT:
             users.append(name)
             continue
-        entry = {"name": name, **_tensor(values[name])}
+        tensor = _tensor(values[name])
         if spec.kind is kinds.PARAMETER or (spec.kind is kinds.BUFFER and spec.persistent):
-            parameters.append({**entry, "state": spec.target})
+            parameters.append(GraphParameter(name, tensor, spec.target))
         elif spec.kind in (kinds.BUFFER, kinds.CONSTANT_TENSOR):
             data = _data(exported.constants[spec.target], spec.target)
-            constants.append({**entry, "data": data})
+            constants.append(GraphConstant(name, tensor, data))
         else:
             raise CaptureError(f"the graph has an input of kind {spec.kind.name.lower()}")
     return parameters, constants, users
 
 
-def _leaves(args: tuple[Any, ...], users: list[str]) -> list[dict[str, Any]]:
+def _leaves(args: tuple[Any, ...], users: list[str]) -> list[GraphInput]:
     """Returns the inputs of forward, one by one."""
     flat = pytree.tree_flatten_with_path((args, {}))[0]
     if len(flat) != len(users):
         raise CaptureError("the graph's inputs do not match the arguments of forward")
-    leaves: list[dict[str, Any]] = []
-    for name, (path, leaf) in zip(users, flat, strict=True):
-        entry = {"name": name, "path": [_key(k) for k in path[1:]]}
+    leaves: list[GraphInput] = []
+    for name, (keys, leaf) in zip(users, flat, strict=True):
+        path = [_key(k) for k in keys[1:]]
         if isinstance(leaf, torch.Tensor):
-            leaves.append({**entry, **_tensor(leaf)})
+            t = _tensor(leaf)
+            leaves.append(GraphInput(name, path, t.shape, t.dtype, t.strides))
         elif leaf is None or isinstance(leaf, (bool, int, float, str)):
-            leaves.append({**entry, "value": _argument(leaf, name)})
+            leaves.append(GraphInput(name, path, value=_argument(leaf, name)))
         else:
             raise CaptureError(f"forward takes a {type(leaf).__name__}, which has no JSON form")
     return leaves
 
 
-def _nodes(of: Any) -> tuple[list[dict[str, Any]], Any]:
+def _nodes(of: Any) -> tuple[list[GraphNode], Any]:
     """Returns the operators of a graph, and what it gives."""
-    nodes: list[dict[str, Any]] = []
+    nodes: list[GraphNode] = []
     output: Any = None
     for node in of:
         if node.op == "placeholder":
@@ -171,14 +158,14 @@ def _nodes(of: Any) -> tuple[list[dict[str, Any]], Any]:
         val = node.meta.get("val")
         many = isinstance(val, (tuple, list))
         nodes.append(
-            {
-                "name": node.name,
-                "op": str(node.target),
-                "args": [_argument(a, node.name) for a in node.args],
-                "kwargs": {k: _argument(v, node.name) for k, v in node.kwargs.items()},
-                "outputs": [_tensor(v) for v in (val if many else [val])],
-                "many": many,
-            }
+            GraphNode(
+                node.name,
+                str(node.target),
+                [_argument(a, node.name) for a in node.args],
+                {k: _argument(v, node.name) for k, v in node.kwargs.items()},
+                [_tensor(v) for v in (val if many else [val])],
+                many,
+            )
         )
     return nodes, output
 
@@ -194,9 +181,9 @@ def _key(key: Any) -> int | str:
     raise CaptureError("the inputs are nested in a container that has no keys")
 
 
-def _tensor(value: Any) -> dict[str, Any]:
-    if value is None:  # an optional output that the operator left out
-        return {"shape": [], "dtype": "none", "strides": []}
+def _tensor(value: Any) -> GraphTensor:
+    if value is None:
+        return GraphTensor([], "none", [])
     if not isinstance(value, torch.Tensor):
         raise CaptureError(f"an operator returns a {type(value).__name__} instead of a tensor")
     if value.layout is not torch.strided:
@@ -204,10 +191,10 @@ def _tensor(value: Any) -> dict[str, Any]:
     shape, strides = list(value.shape), list(value.stride())
     if not all(isinstance(d, int) for d in shape + strides):
         raise CaptureError("a shape in the graph depends on the data")
-    return {"shape": shape, "dtype": str(value.dtype).removeprefix("torch."), "strides": strides}
+    return GraphTensor(shape, str(value.dtype).removeprefix("torch."), strides)
 
 
-def _data(value: torch.Tensor, name: str) -> list[Any]:
+def _data(value: torch.Tensor, name: str) -> list[Argument]:
     if value.numel() > MAX_CONSTANT:
         raise CaptureError(f"{name!r} is a large tensor that is not in the state_dict")
     if value.is_complex():
@@ -215,8 +202,8 @@ def _data(value: torch.Tensor, name: str) -> list[Any]:
     return [_argument(v, name) for v in value.detach().cpu().reshape(-1).tolist()]
 
 
-def _argument(value: Any, where: str) -> Any:
-    """Returns one argument of a node as JSON."""
+def _argument(value: Any, where: str) -> Argument:
+    """Returns one argument of a node."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -237,11 +224,11 @@ def _argument(value: Any, where: str) -> Any:
     raise CaptureError(f"an argument of {where} is a {type(value).__name__}: no JSON form")
 
 
-def _tree(spec: pytree.TreeSpec, leaves: list[Any]) -> Any:
-    """Returns the output's containers as JSON: tuple, list and dict, with references as leaves."""
+def _tree(spec: pytree.TreeSpec, leaves: list[Argument]) -> OutputTree:
+    """Returns the output's containers, with references as leaves."""
     tree = pytree.tree_unflatten([_Leaf(v) for v in leaves], spec)
 
-    def encode(t: Any) -> Any:
+    def encode(t: Any) -> OutputTree:
         if isinstance(t, _Leaf):
             return {"value": t.value}
         if isinstance(t, (tuple, list)):  # named tuples lose their names
@@ -260,19 +247,16 @@ class _Leaf:
         self.value = value
 
 
-def _batch(
-    model: torch.nn.Module, args: tuple[Any, ...], graph: dict[str, Any]
-) -> dict[str, Any] | None:
-    """Captures again with a smaller leading dimension and marks what followed it.
+def _batched(model: torch.nn.Module, args: tuple[Any, ...], graph: Graph) -> Graph:
+    """Captures again with a smaller leading dimension, and returns the graph with what followed it.
 
-    None where that dimension is fixed. The inputs that share the first input's leading size are
-    shortened together.
+    Where that dimension is fixed the graph stays as it is. The inputs that share the first input's
+    leading size are shortened together.
     """
-    tensors = [i for i in graph["inputs"] if i.get("shape")]
-    if not tensors or tensors[0]["shape"][0] < 3:
-        return None
-    size = tensors[0]["shape"][0]
-    names = [i["name"] for i in tensors if i["shape"][0] == size]
+    tensors = [(i.name, i.shape[0]) for i in graph.inputs if i.shape]
+    if not tensors or tensors[0][1] < 3:
+        return graph
+    size = tensors[0][1]
     smaller = size - 1 if size % 2 == 0 else size // 2 + 1
 
     def shorten(leaf: Any) -> Any:
@@ -283,30 +267,37 @@ def _batch(
     try:
         other = _graph(model, pytree.tree_map(shorten, args))
     except Exception:
+        return graph
+    if len(other.nodes) != len(graph.nodes) or other.outputs != graph.outputs:
+        return graph
+    nodes: list[GraphNode] = []
+    for a, b in zip(graph.nodes, other.nodes, strict=True):
+        outputs = _marked(a, b, size, smaller)
+        if outputs is None:
+            return graph
+        nodes.append(replace(a, outputs=outputs))
+    batch = GraphBatch(size, [name for name, n in tensors if n == size])
+    return replace(graph, nodes=nodes, batch=batch)
+
+
+def _marked(a: GraphNode, b: GraphNode, size: int, smaller: int) -> list[GraphTensor] | None:
+    """Returns the outputs of a node with whether they follow the batch, or None where the same node
+    with a smaller batch does something else.
+    """
+    if a.op != b.op or len(a.outputs) != len(b.outputs) or a.kwargs != b.kwargs:
         return None
-    if len(other["nodes"]) != len(graph["nodes"]) or other["outputs"] != graph["outputs"]:
+    sized = a.operator in ("view", "reshape", "expand", "_unsafe_view")
+    if not _same(a.args, b.args, size if sized else None, smaller):
         return None
-    marks: list[tuple[dict[str, Any], bool]] = []
-    for a, b in zip(graph["nodes"], other["nodes"], strict=True):
-        if a["op"] != b["op"] or len(a["outputs"]) != len(b["outputs"]):
+    found: list[GraphTensor] = []
+    for x, y in zip(a.outputs, b.outputs, strict=True):
+        if x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:
             return None
-        sized = a["op"].split(".")[1] in ("view", "reshape", "expand", "_unsafe_view")
-        if a["kwargs"] != b["kwargs"]:
+        follows = x.shape != y.shape
+        if follows and (x.shape[0] != size or y.shape[0] != smaller):
             return None
-        if not _same(a["args"], b["args"], size if sized else None, smaller):
-            return None
-        for x, y in zip(a["outputs"], b["outputs"], strict=True):
-            if x["shape"][1:] != y["shape"][1:] or x["dtype"] != y["dtype"]:
-                return None
-            if x["shape"] == y["shape"]:
-                marks.append((x, False))
-            elif x["shape"][0] == size and y["shape"][0] == smaller:
-                marks.append((x, True))
-            else:
-                return None
-    for entry, follows in marks:
-        entry["batch"] = follows
-    return {"size": size, "inputs": names}
+        found.append(replace(x, batch=follows))
+    return found
 
 
 def _same(a: Any, b: Any, size: int | None, smaller: int) -> bool:

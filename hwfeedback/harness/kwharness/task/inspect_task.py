@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import Scale
 from kwharness.base.carried import shown
 from kwharness.base.constants import SHARED
 from kwharness.base.for_reference import Inspected
+from kwharness.base.graph import Graph
 from kwharness.base.requests import InspectedTask, TensorSpec
 from kwharness.base.tensors import DTYPES, Spec
 from kwharness.clients.answers import reshaped
@@ -26,7 +28,6 @@ from kwharness.machine.device import CPU, SPARING_PEAK, Device, spares, too_larg
 from kwharness.machine.health import Ill
 from kwharness.numerics import correctness, families, norms
 from kwharness.numerics.correctness import Expected
-from kwharness.numerics.norms import Scale
 from kwharness.task.invalid import SMALLER, Invalid, failed, invalid
 from kwharness.task.needed_bytes import bytes_of, needed_bytes
 from kwharness.verify import secret_draws
@@ -352,7 +353,7 @@ def _some(names: Sequence[str]) -> str:
     )
 
 
-def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[dict[str, Any] | None, str]:
+def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[Graph | None, str]:
     """Returns the graph of a forward and a note, None where there is none."""
     try:
         captured = reference.capture(timeout_s)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kwharness.base.constants import SHARED
 from kwharness.base.tensors import DTYPES
 from kwharness.clients.errors import WorkerError, WorkerGone, WorkerLate, sentence
@@ -19,14 +17,6 @@ class Invalid(Exception):
         message = sentence(message)
         super().__init__(message)
         self.message, self.hint, self.traceback = message, hint, traceback
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "invalid",
-            "message": self.message,
-            "hint": self.hint,
-            "traceback": self.traceback,
-        }
 
 
 # What CUDA says of a forward whose labels or indices lie outside.

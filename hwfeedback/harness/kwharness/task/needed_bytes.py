@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kwharness.base.protocol import ProtocolError
+from kwharness.base.graph import Graph
 from kwharness.base.tensors import DTYPES, Spec
 
 # What reads all that it is given, whatever its values are.
@@ -23,28 +23,35 @@ def bytes_of(specs: Sequence[Spec]) -> int:
     return sum(s.numel * s.itemsize for s in specs if s.dtype in DTYPES)
 
 
-def needed_bytes(graph: Any) -> int:
+def needed_bytes(graph: Graph | None) -> int:
     """Returns the bytes of inputs and outputs of a captured graph where every element of them is
     certainly read or written, whatever inputs without structure hold, else 0. A slice, a gather, a
     mask or a strided window need not read all, nor does a product; a view need not write.
     """
+    if graph is None:
+        return 0
     try:
-        nodes = {str(n["name"]): n for n in graph["nodes"]}
-        inputs = {str(i["name"]): i for i in graph["inputs"]}
-        if any(n["many"] or n["op"].split(".")[1] not in NEED_ALL for n in nodes.values()):
+        nodes = {n.name: n for n in graph.nodes}
+        inputs = {i.name: i for i in graph.inputs}
+        if any(n.many or n.operator not in NEED_ALL for n in nodes.values()):
             return 0
-        given = _refs(graph["outputs"])
-        used = {r for n in nodes.values() for r in _refs([n["args"], n["kwargs"]])}
+        given = _refs(graph.outputs)
+        used = {r for n in nodes.values() for r in _refs([n.args, n.kwargs])}
         if len(set(given)) < len(given) or not set(given) <= set(nodes):
             return 0
         if not set(inputs) <= used or not set(nodes) <= used | set(given):
             return 0
-        if any(0 in i["strides"] for i in inputs.values()):
-            return 0  # some of it is expanded
-        tensors = [*inputs.values(), *(o for g in given for o in nodes[g]["outputs"])]
-        return bytes_of([Spec.from_json(t) for t in tensors])
-    except (AttributeError, LookupError, ProtocolError, RecursionError, TypeError, ValueError):
-        return 0  # there is none, or it is a reference's invention
+        read = [
+            Spec(i.dtype, i.shape)
+            for i in inputs.values()
+            if i.dtype is not None and i.shape is not None and 0 not in (i.strides or [])
+        ]
+        if len(read) < len(inputs):
+            return 0  # one is no tensor, or it is expanded
+        written = [Spec(o.dtype, o.shape) for g in given for o in nodes[g].outputs]
+        return bytes_of([*read, *written])
+    except (LookupError, RecursionError):
+        return 0  # it is a reference's invention
 
 
 def _refs(tree: Any) -> list[str]:

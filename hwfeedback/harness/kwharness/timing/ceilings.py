@@ -21,10 +21,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kwharness.base.constants import SHARED
+from kwharness.base.records import Message
+from kwharness.base.requests import Ceilings
 from kwharness.machine import toolchain
 from kwharness.process import linux
 
@@ -36,42 +39,25 @@ MEASURE_S = 60.0
 # all is quiet, and more where nothing was.
 LEAST, MOST = 3, 10
 QUIET = SHARED.quiet_spread
-# Instruction sets that a Coder may choose between, narrowest first.
-ISA = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
-       "avx512_bf16", "amx_tile", "neon", "asimd", "sve")  # fmt: skip
 
 
 class CeilingsFailed(Exception):
     """The microbenchmarks could not be built or run."""
 
 
-def measure(threads: int, cache_dir: str, compiler: str = "g++") -> dict[str, Any]:
-    """Returns {"ceilings": Ceilings, "specs": Specs, "spread": float}.
+@dataclass(frozen=True)
+class MeasuredCeilings(Message):
+    """What a device was measured to reach."""
 
-    Raises CeilingsFailed, and toolchain.Missing where there is no compiler. ``spread`` is a share
-    from 0 to 1, see the module.
-    """
+    ceilings: Ceilings
+    spread: float  # how far it was from being left alone, as a share from 0 to 1: see the module
+    attributes: dict[str, int] = field(default_factory=dict)  # of a GPU: cuda_driver.ATTRIBUTES
+
+
+def measure(threads: int, cache_dir: str, compiler: str = "g++") -> MeasuredCeilings:
+    """Raises CeilingsFailed, and toolchain.Missing where there is no compiler."""
     library = build(cache_dir, compiler)
-    found = specs()
-    llc = found["l3_bytes"] or found["l2_bytes"] or 32 << 20
-    rates = forked(lambda: _measure(library, threads, llc), MEASURE_S)
-    return {
-        "ceilings": {
-            "memory_gbs": rates["memory"] / 1e9,
-            "cache_gbs": rates["cache"] / 1e9,
-            "fp32_gflops": rates["fma"] / 1e9,
-            "call_us": rates["call"] * 1e6,
-            "measured_at": int(time.time() * 1000),
-            "threads": threads,
-            "note": (
-                f"best of plain and streaming copies of {rates['bytes'] >> 20} MiB, copies within "
-                f"half of the last-level cache, independent fused multiply-adds of "
-                f"{int(rates['lanes'])} floats; reading alone: {rates['read'] / 1e9:.1f} GB/s"
-            ),
-        },
-        "specs": {**found, "vector_bits": int(rates["lanes"]) * 32},
-        "spread": rates["spread"],
-    }
+    return forked(lambda: _measure(library, threads), MEASURE_S)
 
 
 def build(cache_dir: str, compiler: str = "g++") -> Path:
@@ -115,7 +101,7 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
     return target
 
 
-def forked(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str, Any]:
+def forked(work: Callable[[], MeasuredCeilings], limit_s: float) -> MeasuredCeilings:
     """Returns what ``work`` returns in a process of its own. Raises CeilingsFailed."""
     read, write = os.pipe()
     pid = os.fork()
@@ -125,7 +111,7 @@ def forked(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str, Any]
             os.close(read)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # who forks it may have another
             signal.alarm(int(limit_s))
-            os.write(write, json.dumps(work()).encode())
+            os.write(write, json.dumps(work().to_json()).encode())
             os._exit(0)
         except BaseException as e:
             os.write(write, json.dumps({"error": f"{type(e).__name__}: {e}"}).encode())
@@ -136,13 +122,13 @@ def forked(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str, Any]
     _, status = os.waitpid(pid, 0)
     if not text:
         raise CeilingsFailed(f"the measuring process ended with status {status}")
-    rates = json.loads(text)
-    if "error" in rates:
-        raise CeilingsFailed(rates["error"])
-    return rates
+    said = json.loads(text)
+    if "error" in said:
+        raise CeilingsFailed(said["error"])
+    return MeasuredCeilings.from_json(said)
 
 
-def _measure(library: Path, threads: int, llc: int) -> dict[str, float]:
+def _loaded(library: Path) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(library))
     pointer, number, count = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int
     seconds, median = ctypes.c_double, ctypes.POINTER(ctypes.c_double)
@@ -152,7 +138,12 @@ def _measure(library: Path, threads: int, llc: int) -> dict[str, float]:
     lib.kw_fma_rate.argtypes = [count, seconds, median]
     lib.kw_empty.argtypes = [pointer, pointer, number]
     lib.kw_empty.restype = None
+    return lib
 
+
+def _measure(library: Path, threads: int) -> MeasuredCeilings:
+    lib, caches = _loaded(library), _caches()
+    llc = caches.get(3) or caches.get(2) or 32 << 20
     # Two arrays of twice the last-level cache each, within a twentieth of the memory.
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     each = min(2 * llc, memory // 40)
@@ -165,7 +156,7 @@ def _measure(library: Path, threads: int, llc: int) -> dict[str, float]:
 
     def rate(function: Any, *arguments: Any) -> Rate:
         typical = (ctypes.c_double * 2)()
-        return function(*arguments, typical), typical[0], typical[1]
+        return Rate(function(*arguments, typical), typical[0], typical[1])
 
     rounds: list[dict[str, Rate]] = []
     for n in range(MOST):
@@ -182,23 +173,33 @@ def _measure(library: Path, threads: int, llc: int) -> dict[str, float]:
         )
         if n + 1 >= LEAST and spread(rounds) <= QUIET:
             break
-    return {
-        **{name: best(rounds, name) for name in rounds[0]},
-        "spread": spread(rounds),
-        "call": _call_seconds(lib, x, y),
-        "lanes": float(lib.kw_lanes()),
-        "bytes": 2 * each,
-    }
+    rates = Ceilings(
+        memory_gbs=best(rounds, "memory") / 1e9,
+        cache_gbs=best(rounds, "cache") / 1e9,
+        fp32_gflops=best(rounds, "fma") / 1e9,
+        call_us=_call_seconds(lib, x, y) * 1e6,
+        measured_at=int(time.time() * 1000),
+        threads=threads,
+        note=(
+            f"best of plain and streaming copies of {2 * each >> 20} MiB, copies within "
+            f"half of the last-level cache, independent fused multiply-adds of "
+            f"{lib.kw_lanes()} floats; reading alone: {best(rounds, 'read') / 1e9:.1f} GB/s"
+        ),
+    )
+    return MeasuredCeilings(rates, spread(rounds))
 
 
-# Of the fastest pass and of the median one, in units a second, and the share of the time in which
-# every thread had a core.
-Rate = tuple[float, float, float]
+class Rate(NamedTuple):
+    """What some passes reached."""
+
+    fastest: float  # units a second, of the fastest pass
+    typical: float  # likewise, of the median one
+    awake: float  # the share of the time in which every thread had a core
 
 
 def best(rounds: list[dict[str, Rate]], name: str) -> float:
     """Returns the rate of the fastest pass in any round."""
-    return max(r[name][0] for r in rounds)
+    return max(r[name].fastest for r in rounds)
 
 
 def spread(rounds: list[dict[str, Rate]]) -> float:
@@ -209,7 +210,8 @@ def spread(rounds: list[dict[str, Rate]]) -> float:
     round is enough to have met what the machine can do.
     """
     return min(
-        max(1 - min(r[name][1] / best(rounds, name), r[name][2]) for name in r) for r in rounds
+        max(1 - min(rate.typical / best(rounds, name), rate.awake) for name, rate in r.items())
+        for r in rounds
     )
 
 
@@ -235,31 +237,6 @@ def _call_seconds(lib: ctypes.CDLL, x: int, y: int) -> float:
     return best
 
 
-def specs() -> dict[str, Any]:
-    """Returns kernelwright.Specs as far as the system shows them. Zero means unknown."""
-    info = _cpuinfo()
-    flags = (info.get("flags") or info.get("Features") or "").split()
-    threads = len(os.sched_getaffinity(0))
-    caches = _caches()
-    clock = 0.0
-    try:
-        clock = float(info.get("cpu MHz", 0))
-    except ValueError:
-        pass  # some kernels print "unknown"
-    return {
-        "model": info.get("model name") or platform.machine(),
-        "cores": _cores() or threads,
-        "threads": threads,
-        "isa": [i for i in ISA if i in flags],
-        "vector_bits": 512 if "avx512f" in flags else 256 if "avx" in flags else 128,
-        "l1_bytes": caches.get(1, 0),
-        "l2_bytes": caches.get(2, 0),
-        "l3_bytes": caches.get(3, 0),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "clock_mhz": clock,
-    }
-
-
 def _cpuinfo() -> dict[str, str]:
     """Returns the first processor's lines of /proc/cpuinfo."""
     out: dict[str, str] = {}
@@ -271,20 +248,8 @@ def _cpuinfo() -> dict[str, str]:
                     break
                 out[key.strip()] = value.strip()
     except OSError:
-        pass  # not Linux as we know it: specs stay unknown
+        pass  # not Linux as we know it
     return out
-
-
-def _cores() -> int:
-    """Returns the physical cores among the processors that this process may use."""
-    seen: set[str] = set()
-    for cpu in os.sched_getaffinity(0):
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            seen.add(path.read_text().strip())
-        except OSError:
-            return 0
-    return len(seen)
 
 
 def _caches() -> dict[int, int]:

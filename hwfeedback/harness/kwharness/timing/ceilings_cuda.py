@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 import kernelwright
+from kwharness.base.requests import Ceilings
 from kwharness.machine import cuda_driver, health
-from kwharness.timing.ceilings import forked
+from kwharness.timing.ceilings import MeasuredCeilings, forked
 
 SOURCE = Path(__file__).with_name("ceilings_cuda.cu")
 MEASURE_S = 90.0
@@ -35,11 +36,10 @@ PAUSE_S = 0.005  # before a product: one after the other, they may be slowed dow
 BLOCK = 512
 
 
-def measure(index: int) -> dict[str, Any]:
-    """Returns {"ceilings": Ceilings, "attributes": cuda.ATTRIBUTES, "spread": float}.
+def measure(index: int) -> MeasuredCeilings:
+    """Measures one GPU: ``cache_gbs`` are reads from L2, ``call_us`` is one launch after the other.
 
-    ``ceilings``: memory_gbs (read plus written), read_gbs, cache_gbs (reads from L2), fp32_gflops,
-    tensor_gflops by type of operand, call_us (one launch after the other). Raises CeilingsFailed.
+    Raises CeilingsFailed.
     """
     if torch.cuda.is_initialized():  # what is forked from this process cannot use CUDA any more
         return _measure(index)
@@ -51,7 +51,7 @@ def compile_for(major: int, minor: int) -> bytes:
     return kernelwright.nvrtc(SOURCE.read_text(), f"sm_{major}{minor}")[0]
 
 
-def _measure(index: int) -> dict[str, Any]:
+def _measure(index: int) -> MeasuredCeilings:
     driver = cuda_driver.Driver(index)
     has = driver.attributes()
     driver.retain()
@@ -95,22 +95,18 @@ def _measure(index: int) -> dict[str, Any]:
     module.unload()
     tensor, s5 = _products(index)
     driver.release()
-    return {
-        "ceilings": {
-            "memory_gbs": memory / 1e9,
-            "read_gbs": streamed / 1e9,
-            "cache_gbs": cache / 1e9,
-            "fp32_gflops": fp32 / 1e9,
-            "tensor_gflops": tensor,
-            "call_us": 1e6 * call_s,
-            "measured_at": int(time.time() * 1000),
-            "note": f"the fastest of {PASSES} passes; {each >> 20} MiB copied and read, "
-            f"{small >> 16} MiB read from L2, products of {PRODUCTS[0]} and {PRODUCTS[1]} rows",
-        },
-        "attributes": has,
-        "name": driver.name(),
-        "spread": max(s1, s2, s3, s4, s5),
-    }
+    rates = Ceilings(
+        memory_gbs=memory / 1e9,
+        read_gbs=streamed / 1e9,
+        cache_gbs=cache / 1e9,
+        fp32_gflops=fp32 / 1e9,
+        tensor_gflops=tensor,
+        call_us=1e6 * call_s,
+        measured_at=int(time.time() * 1000),
+        note=f"the fastest of {PASSES} passes; {each >> 20} MiB copied and read, "
+        f"{small >> 16} MiB read from L2, products of {PRODUCTS[0]} and {PRODUCTS[1]} rows",
+    )
+    return MeasuredCeilings(rates, max(s1, s2, s3, s4, s5), has)
 
 
 def _best(

@@ -5,7 +5,7 @@ needs of one. Each is a form, too: build/forms.py.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kwharness.torch_compile import triton_language
@@ -30,7 +30,7 @@ def that_says(message: str) -> CalledLanguage | None:
     return next((x for x in LANGUAGES if x.elsewhere and x.elsewhere in message), None)
 
 
-def functions() -> dict[str, Any]:
+def functions() -> dict[str, Callable[..., Any]]:
     """Returns what runs when a kernel is called, by language, of those that were imported."""
     found = {language.kind: language.function() for language in LANGUAGES}
     return {kind: function for kind, function in found.items() if function is not None}

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from typing import Any
+from typing import Any, TypedDict
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.realpath(os.path.join(__file__, "..", "..", "..")))
@@ -33,6 +33,13 @@ WARM_TIMEOUT = 300.0
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # folders side by side
 MAX_PACKED = 256 << 20
 TUNED = ".best_config"  # a file of a Triton kernel whose variants were timed
+
+
+class Record(TypedDict):
+    """What a warm folder has found out of this machine."""
+
+    vector_sets: list[tuple[str, str, bool]]  # flags, code, and whether they compile it
+    headers: list[tuple[str, str, str]]  # name, command, and what that made, in the folder
 
 
 def compiles(source: str) -> bool:
@@ -82,7 +89,7 @@ def use(folder: str) -> None:
     """Lets torch.compile in this process start from a warm folder, where that can be used."""
     try:
         with open(os.path.join(folder, RECORD), encoding="utf-8") as f:
-            record: dict[str, Any] = json.load(f)
+            record: Record = json.load(f)
     except (OSError, ValueError):
         return
     from torch._inductor import codecache, cpu_vec_isa
@@ -208,7 +215,7 @@ def _make(work: str) -> None:
         torch.set_num_threads(threads)
         torch._dynamo.reset()
         torch.compile(lambda x: torch.softmax(torch.relu(x) * 2, -1))(torch.randn(64, 256))
-    record = {"vector_sets": sorted(set(tried)), "headers": sorted(set(made))}
+    record: Record = {"vector_sets": sorted(set(tried)), "headers": sorted(set(made))}
     with open(os.path.join(work, RECORD), "w", encoding="utf-8") as f:
         json.dump(record, f)
 

@@ -13,12 +13,21 @@ import base64
 import json
 import os
 import subprocess
-from typing import Any
+from typing import Any, TypedDict
 
 MAX_ANSWER = 1 << 16  # bytes that a program printed: what answers more was asked for more
 MAX_ANSWERS = 100
 
-_noted: dict[str, dict[str, Any]] = {}
+
+class Answer(TypedDict):
+    """What a program answered."""
+
+    code: int  # its exit status
+    stdout: str  # in base64
+    stderr: str  # likewise
+
+
+_noted: dict[str, Answer] = {}
 
 
 def note() -> None:
@@ -28,10 +37,10 @@ def note() -> None:
     def run(command: Any, **more: Any) -> Any:
         done = real(command, **(more | {"check": False}))
         if len(_noted) < MAX_ANSWERS and (key := _key(command)):
-            streams = {n: _bytes(getattr(done, n)) for n in ("stdout", "stderr")}
-            if all(len(b) <= MAX_ANSWER for b in streams.values()):
-                told = {n: base64.b64encode(b).decode() for n, b in streams.items()}
-                _noted[key] = {"code": done.returncode, **told}
+            streams = _bytes(done.stdout), _bytes(done.stderr)
+            if all(len(b) <= MAX_ANSWER for b in streams):
+                out, err = (base64.b64encode(b).decode() for b in streams)
+                _noted[key] = {"code": done.returncode, "stdout": out, "stderr": err}
         return _checked(done, bool(more.get("check")))
 
     subprocess.run = run  # type: ignore[assignment]
@@ -44,7 +53,7 @@ def noted() -> bytes:
 
 def answer(given: bytes) -> None:
     """Answers from here on what was noted; any other program is started, or is not."""
-    known: dict[str, dict[str, Any]] = json.loads(given)
+    known: dict[str, Answer] = json.loads(given)
     if not known:
         return
     real = subprocess.run
@@ -53,7 +62,7 @@ def answer(given: bytes) -> None:
         found = known.get(_key(command))
         if found is None:
             return real(command, **more)
-        streams: list[Any] = [base64.b64decode(found[n]) for n in ("stdout", "stderr")]
+        streams: list[Any] = [base64.b64decode(s) for s in (found["stdout"], found["stderr"])]
         if any(more.get(n) for n in ("text", "universal_newlines", "encoding", "errors")):
             streams = [b.decode(errors="replace") for b in streams]
         done = subprocess.CompletedProcess(command, int(found["code"]), *streams)

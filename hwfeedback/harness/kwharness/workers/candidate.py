@@ -265,7 +265,7 @@ class Candidate:
         forward()  # after which all its extensions are loaded
         custom = called_languages.functions() | self._of_own_loader() | artifacts.functions()
         apart = trace.regions(compiled=not self._forbids)
-        return for_candidate.Traced(trace.observe(forward, custom, clock, apart))
+        return trace.observe(forward, custom, clock, apart)
 
     def _of_own_loader(self) -> dict[str, Any]:
         """Returns the functions of libraries that the loader in an exported file has made."""

@@ -67,7 +67,7 @@ def compiled(channel: Channel, request: BuildRequest, light: str = "", *, with_t
     with tempfile.TemporaryDirectory() as folder:
         said = forms.compile_request(request, folder, light)
         for kernel in said.kernels:
-            kernel["name"] = sass.demangled(kernel["name"])
+            kernel.name = sass.demangled(kernel.name)
         give(channel, said.object, said)
 
 

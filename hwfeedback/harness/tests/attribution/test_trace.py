@@ -7,6 +7,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 from torch import library
 
 from kwharness.attribution import trace
+from kwharness.base.for_candidate import Spent, Traced
+from kwharness.base.records import ProtocolError
 
 x = torch.randn(64, 64)
 
@@ -50,15 +53,15 @@ def default_argument() -> Callable[[], Any]:
 @pytest.mark.parametrize("how", [closure, attribute, default_argument])
 def test_a_function_is_seen_wherever_it_is_kept(how: Callable[[], Callable[[], Any]]) -> None:
     seen = trace.observe(how(), {"kernel": kernel})
-    assert seen["native"]["kernel"][1] == 1
-    assert "relu" in seen["operators"]
+    assert seen.native["kernel"].calls == 1
+    assert "relu" in seen.operators
 
 
 def test_a_built_in_function_is_seen() -> None:
     # load_inline's functions are of this type.
     held = types.SimpleNamespace(run=math.sin)
     seen = trace.observe(lambda: [held.run(0.5) for _ in range(3)], {"sin": math.sin})
-    assert seen["native"]["sin"][1] == 3
+    assert seen.native["sin"].calls == 3
 
 
 def test_an_operator_of_another_library_is_custom() -> None:
@@ -66,9 +69,9 @@ def test_an_operator_of_another_library_is_custom() -> None:
     lib.define("double(Tensor x) -> Tensor")
     lib.impl("double", spinning, "CPU")
     seen = trace.observe(lambda: torch.ops.kernelwright_test.double(x), {})
-    assert seen["native"]["kernelwright_test::double"][1] == 1
+    assert seen.native["kernelwright_test::double"].calls == 1
     work, calls = trace.report(seen, True)
-    assert calls == 1 and work["custom"] > 0.5
+    assert calls == 1 and work.custom > 0.5
 
 
 def spinning(t: torch.Tensor) -> torch.Tensor:
@@ -92,18 +95,16 @@ def elsewhere(t: torch.Tensor) -> torch.Tensor:
     return out[0]
 
 
-def mostly_pytorchs(
-    forward: Callable[[], Any], given: dict[str, Any], numel: int
-) -> dict[str, Any]:
+def mostly_pytorchs(forward: Callable[[], Any], given: dict[str, Any], numel: int) -> Traced:
     """Fails unless ``products`` in a forward is seen as PyTorch's work. Returns what was seen."""
     shares = []
     for _ in range(3):  # seconds are those of one forward each: a busy machine may disturb one
         seen = trace.observe(forward, given)
-        assert seen["operators"]["mm"][1] == seen["operators"]["_softmax"][1] == 20
-        assert seen["met"]["mm"] == 2 * seen["met"]["_softmax"] == 20 * 2 * numel
+        assert seen.operators["mm"].calls == seen.operators["_softmax"].calls == 20
+        assert seen.met["mm"] == 2 * seen.met["_softmax"] == 20 * 2 * numel
         work, calls = trace.report(seen, True)
         assert calls == 1
-        shares.append(work["custom"])
+        shares.append(work.custom)
     assert min(shares) < 0.5, shares
     return seen
 
@@ -131,7 +132,7 @@ def test_a_sum_of_partial_sums_is_given_less_than_the_task() -> None:
     given = trace.observe(lambda: parts(large.t()).sum(), {"parts": parts})
     assert not trace.covers(given, ["aten.t", "aten.sum"])
     assert not trace.as_much(given, ["aten.t", "aten.sum"], large.numel())
-    assert trace.as_much({**given, "met": {}}, ["aten.sum"], large.numel())
+    assert trace.as_much(replace(given, met={}), ["aten.sum"], large.numel())
     whole = trace.observe(lambda: parts(large).sum() + large.sum(), {"parts": parts})
     assert trace.as_much(whole, ["aten.sum"], large.numel())
     halves = trace.observe(lambda: large[:64].sum() + large[64:128].sum(), {"parts": parts})
@@ -165,7 +166,7 @@ def test_nothing_is_hidden_in_plain_pytorch(name: str) -> None:
     before: dict[str, int] = {}
     for _, op, _, _ in alone.calls:
         before[op] = before.get(op, 0) + 1
-    assert {n: c for n, (_, c) in seen["operators"].items()} == before
+    assert {n: s.calls for n, s in seen.operators.items()} == before
 
 
 def test_which_tasks_multiply() -> None:
@@ -180,12 +181,26 @@ def test_operators_within_a_custom_function_are_not_its_own_time() -> None:
         return t
 
     seen = trace.observe(lambda: slow(x), {"slow": slow})
-    products = sum(s for n, (s, _) in seen["operators"].items() if n == "mm")
-    assert products > 0 and seen["native"]["slow"][0] < seen["total"]
-    assert seen["native"]["slow"][1] == 1
+    products = sum(s.seconds for n, s in seen.operators.items() if n == "mm")
+    assert products > 0 and seen.native["slow"].seconds < seen.total
+    assert seen.native["slow"].calls == 1
 
 
 def test_nothing_custom_ran() -> None:
     seen = trace.observe(lambda: torch.relu(x), {"kernel": kernel})
-    assert seen["native"] == {}
+    assert seen.native == {}
     assert trace.report(seen, True)[1] == 0
+
+
+def test_figures_of_a_trace_stay_within_what_a_verdict_can_hold() -> None:
+    said = {"f": Spent(1.0, 1 << 40), "g": Spent(1e7, 1), "h": Spent(2.0, 3), "i": Spent(-1.0, 1)}
+    work, calls = trace.report(Traced(2.0, {}, said, {}, 0.0, {}), True)
+    assert calls == 3 and [o.name for o in work.operators or ()] == ["h"]
+
+
+@pytest.mark.parametrize("odd", [[1.0, 1], {"seconds": 1.0, "calls": -1}, {"seconds": "1"}])
+def test_a_trace_that_makes_no_sense_is_not_read(odd: Any) -> None:
+    told = Traced(2.0, {}, {"f": Spent(1.0, 1)}, {}, 0.0, {}).to_json()
+    assert Traced.from_json(told).native["f"].calls == 1
+    with pytest.raises(ProtocolError, match=r"Traced\.native\.f"):
+        Traced.from_json(told | {"native": {"f": odd}})

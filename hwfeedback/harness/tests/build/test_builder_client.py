@@ -12,6 +12,7 @@ import torch
 from test_cuda_driver import in_a_process
 
 from kwharness.base.requests import Candidate
+from kwharness.base.verdicts import Kernel
 from kwharness.build import (
     build_process,
     builder_client,
@@ -312,16 +313,16 @@ ptxas info    : Used 8 registers, used 0 barriers
 
 def test_what_ptxas_says() -> None:
     first, second = diagnostics.resources(PTXAS)
-    assert first == {
-        "name": "_Z4rowsPKfPfi",
-        "arch": "sm_90a",
-        "registers": 26,
-        "shared_bytes": 128,
-        "stack_bytes": 8,
-        "spill_store_bytes": 12,
-        "spill_load_bytes": 16,
-    }
-    assert (second["name"], second["registers"], second["shared_bytes"]) == ("small", 8, 0)
+    assert first == Kernel(
+        "_Z4rowsPKfPfi",
+        "sm_90a",
+        registers=26,
+        shared_bytes=128,
+        stack_bytes=8,
+        spill_store_bytes=12,
+        spill_load_bytes=16,
+    )
+    assert second == Kernel("small", "sm_90a", registers=8)
     assert diagnostics.resources("Used 9 registers") == []
 
 

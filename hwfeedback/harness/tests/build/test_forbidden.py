@@ -14,6 +14,7 @@ import torch
 from evaluating import Evaluator
 
 from kwharness.attribution import trace
+from kwharness.base.for_candidate import Spent, Traced
 from kwharness.base.requests import Candidate, Request
 from kwharness.build import builder_client, object_cache
 from kwharness.referee import called
@@ -61,7 +62,7 @@ THREADS = REWRITE.replace(
 
 def verdict(evaluator: Evaluator, text: str, **more: Any) -> dict[str, Any]:
     more = {"known": evaluator.calibration(TASK), "time": False, "custom_code": "required", **more}
-    return evaluator.referee.evaluate(evaluator.request(TASK, text, "quick", more), [])["verdict"]
+    return evaluator.ask("evaluate", evaluator.request(TASK, text, "quick", more))["verdict"]
 
 
 @pytest.mark.parametrize(
@@ -117,16 +118,13 @@ def test_more_cores_are_a_breach_that_can_be_explained(evaluator: Evaluator) -> 
 
 
 def test_regions_are_told_apart_and_policy_goes_by_the_rest() -> None:
-    seen = {
-        "operators": {"copy_": [0.1, 1]},
-        "native": {},
-        "regions": {trace.GRAPH: [0.3, 1], trace.INDUCTOR: [0.6, 2], "anything": [9.0, 1]},
-    }
+    apart = {trace.GRAPH: Spent(0.3, 1), trace.INDUCTOR: Spent(0.6, 2), "anything": Spent(9.0, 1)}
+    seen = Traced(1.0, {"copy_": Spent(0.1, 1)}, {}, apart, 0.0, {})
     shown, _ = trace.report(seen, False, regions=True)
-    assert (shown["graph"], shown["compiled"]) == (pytest.approx(0.3), pytest.approx(0.6))
-    assert shown["pytorch"] == pytest.approx(0.1)
+    assert (shown.graph, shown.compiled) == (pytest.approx(0.3), pytest.approx(0.6))
+    assert shown.pytorch == pytest.approx(0.1)
     asked, calls = trace.report(seen, False)
-    assert asked["pytorch"] == 1.0 and calls == 0 and asked.keys().isdisjoint(("graph", "compiled"))
+    assert asked.pytorch == 1.0 and calls == 0 and asked.graph is asked.compiled is None
 
 
 def test_the_replay_of_a_graph_is_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +143,7 @@ def test_the_replay_of_a_graph_is_a_region(monkeypatch: pytest.MonkeyPatch) -> N
     apart = trace.regions(compiled=False)
     assert set(apart) == {trace.GRAPH}
     seen = trace.observe(forward, {}, None, apart)
-    assert seen["regions"][trace.GRAPH][1] == 1 and seen["native"] == {}
+    assert seen.regions[trace.GRAPH].calls == 1 and seen.native == {}
 
 
 def test_programs_answer_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:

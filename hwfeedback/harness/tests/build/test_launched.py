@@ -75,7 +75,7 @@ def test_nvrtc_compiles(line: str) -> None:
     def work() -> str:
         image, log = kernelwright.nvrtc(f"{line}\n{SOURCE}", "sm_90a", ["--ptxas-options=-v"])
         said = diagnostics.resources(log)
-        return f"{image[1:4].decode()} {sorted(k['name'] for k in said)} {said[0]['arch']}"
+        return f"{image[1:4].decode()} {sorted(k.name for k in said)} {said[0].arch}"
 
     if "cuda/" in line and not any(i.endswith("cccl") for i in kernelwright._nvrtc()[1]):
         pytest.skip("there is no CCCL here")

@@ -13,6 +13,7 @@ from test_cuda_driver import in_a_process
 from test_launched import EXAMPLE
 
 import kernelwright
+from kwharness.base.verdicts import Kernel
 from kwharness.build import builder_client, reports, sass
 from kwharness.machine import toolchain
 
@@ -54,8 +55,9 @@ reads = pytest.mark.skipif(not toolchain.cuobjdump(), reason="there is no cuobjd
 
 def test_a_mix() -> None:
     found = sass.mixes(SASS)
-    assert found["_Z4rowsPKfPfi"] == {
-        "instructions": {
+    assert found["_Z4rowsPKfPfi"] == Kernel(
+        "_Z4rowsPKfPfi",
+        instructions={
             "constant": 1,
             "move": 1,
             "branch": 2,
@@ -66,12 +68,12 @@ def test_a_mix() -> None:
             "store_global": 1,
             "other": 1,
         },
-        "load_bytes": 10.0,
-        "store_bytes": 1.0,
-        "spill_store_bytes": 8,
-        "spill_load_bytes": 4,
-    }
-    assert found["small"]["instructions"] == {"tensor": 1}
+        load_bytes=10.0,
+        store_bytes=1.0,
+        spill_store_bytes=8,
+        spill_load_bytes=4,
+    )
+    assert found["small"] == Kernel("small", instructions={"tensor": 1})
     assert sass.mixes("no such thing") == {}
 
 
@@ -84,11 +86,11 @@ def test_classes() -> None:
 
 
 def test_usage() -> None:
-    assert sass.usage(USAGE) == {
-        "_Z4rowsPKfPfi": {"registers": 24, "shared_bytes": 128, "stack_bytes": 8},
-        "small": {"registers": 8, "shared_bytes": 0, "stack_bytes": 0},
-    }
-    assert sass.usage("Function f:\n REG:x") == {}
+    assert sass.usage(USAGE) == [
+        Kernel("_Z4rowsPKfPfi", registers=24, shared_bytes=128, stack_bytes=8),
+        Kernel("small", registers=8),
+    ]
+    assert sass.usage("Function f:\n REG:x") == []
 
 
 def test_names() -> None:
@@ -111,7 +113,8 @@ def test_a_cubin(arch: str) -> None:
           for (int i = 0; i < n; i++) all[i * n % 64] += x[i];
           x[n] = all[n % 64];
         }"""
-        return json.dumps(sass.facts(kernelwright.nvrtc(text, arch)[0]))
+        facts = sass.facts(kernelwright.nvrtc(text, arch)[0])
+        return json.dumps([k.to_json() for k in facts])
 
     found = {k["name"]: k for k in json.loads(in_a_process(work))}
     assert set(found) == {"four", "spills"}
@@ -132,7 +135,7 @@ def test_what_triton_compiled() -> None:
             archive.writestr("triton/HASH/k.cubin", image)
             archive.writestr("triton/HASH/k.json", json.dumps({"num_warps": 8, "shared": 4096}))
             archive.writestr("OTHER/launcher.so", b"no object")
-        return json.dumps(sass.facts(out.getvalue()))
+        return json.dumps([k.to_json() for k in sass.facts(out.getvalue())])
 
     (kernel,) = json.loads(in_a_process(work))
     assert (kernel["name"], kernel["warps"], kernel["shared_bytes"]) == ("k", 8, 4096)
@@ -153,6 +156,17 @@ def test_a_build_has_them(server: Any, tmp_path: Any) -> None:
     assert kernel.instructions["load_global"] == 3 and kernel.load_bytes == 4.0
     # From then on a file says so.
     assert builder_client.facts(None, built.artifacts, str(tmp_path)) == known  # type: ignore[arg-type]
-    strange = [{"instructions": {"x": 1, "fp32": -1, "fp64": 2}, "load_bytes": 1e9, "warps": True}]
+    assert (
+        reports.resources([3, {}, {"name": "k", "registers": -1}, {"name": "k", "warps": "8"}])
+        == []
+    )
+    strange = [
+        {
+            "name": "",
+            "instructions": {"x": 1, "fp32": -1, "fp64": 2},
+            "load_bytes": 1e9,
+            "warps": 65,
+        }
+    ]
     (said,) = reports.resources(strange)
     assert said.instructions == {"fp64": 2} and said.load_bytes is said.warps is None

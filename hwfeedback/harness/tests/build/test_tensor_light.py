@@ -256,7 +256,7 @@ extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
     assert done.object, done.log
     assert ctypes.CDLL(done.object).run  # with the runtime that torch has loaded
     (kernel,) = done.kernels
-    assert kernel["arch"] == arch and kernel["shared_bytes"] == 256 and kernel["registers"] > 4
+    assert kernel.arch == arch and kernel.shared_bytes == 256 and kernel.registers > 4
 
 
 @pytest.mark.slow  # it calls all that the header has; what is built with it every day is below

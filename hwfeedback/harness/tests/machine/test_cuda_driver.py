@@ -354,14 +354,14 @@ def test_memory_that_is_not_there() -> None:
 @gpu
 def test_ceilings_of_this_gpu() -> None:
     found = ceilings_cuda.measure(0)
-    rates, has = found["ceilings"], found["attributes"]
+    rates, has = found.ceilings, found.attributes
     # A double data rate, and a clock that says the memory's, not the transfers'.
     pins = 2e3 * has["memory_clock_khz"] * has["memory_bus_bits"] / 8 / 1e9
-    assert 0.7 * pins < rates["memory_gbs"] < 1.05 * pins
-    assert rates["read_gbs"] > 0.7 * pins
-    assert rates["cache_gbs"] > 1.2 * rates["memory_gbs"]
-    assert rates["tensor_gflops"]["float16"] > 3 * rates["fp32_gflops"] > 1e3
-    assert 0.5 < rates["call_us"] < 5
+    assert 0.7 * pins < rates.memory_gbs < 1.05 * pins
+    assert rates.read_gbs > 0.7 * pins
+    assert rates.cache_gbs > 1.2 * rates.memory_gbs
+    assert rates.tensor_gflops["float16"] > 3 * rates.fp32_gflops > 1e3
+    assert 0.5 < rates.call_us < 5
 
 
 @gpu

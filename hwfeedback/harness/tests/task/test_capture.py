@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from kwharness.base.graph import Graph, GraphBatch, GraphInput, GraphTensor
+from kwharness.base.records import ProtocolError
 from kwharness.task.capture import MAX_CONSTANT, capture
 from kwharness.task.needed_bytes import needed_bytes
 
@@ -29,31 +32,44 @@ class Net(nn.Module):
 def test_the_graph_names_everything_that_a_plan_needs() -> None:
     graph, note = capture(Net().eval(), [torch.randn(5, 6), 3])
     assert note == "" and graph is not None
-    json.dumps(graph, allow_nan=False)
-    assert [(i["name"], i["path"]) for i in graph["inputs"]] == [("x", [0]), ("n", [1])]
-    assert graph["inputs"][1]["value"] == 3
-    states = {p["state"] for p in graph["parameters"]}
+    assert [(i.name, i.path) for i in graph.inputs] == [("x", [0]), ("n", [1])]
+    assert graph.inputs[1].value == 3
+    states = {p.state for p in graph.parameters}
     assert states == {"layers.0.weight", "layers.0.bias", "seen"}
-    assert graph["constants"][0]["data"] == [2.0]
-    ops = [n["op"] for n in graph["nodes"]]
+    assert graph.constants[0].data == [2.0]
+    ops = [n.op for n in graph.nodes]
     assert "aten.linear.default" in ops and "aten.softmax.int" in ops
     assert not any(op.split(".")[1].endswith("_") for op in ops)
-    soft = next(n for n in graph["nodes"] if n["op"] == "aten.softmax.int")
-    assert soft["outputs"][0] == {
-        "shape": [5, 4],
-        "dtype": "float32",
-        "strides": [4, 1],
-        "batch": True,
-    }
-    keys = [k for k, _ in graph["outputs"]["dict"]]
+    soft = next(n for n in graph.nodes if n.op == "aten.softmax.int")
+    assert soft.outputs[0] == GraphTensor([5, 4], "float32", [4, 1], batch=True)
+    keys = [k for k, _ in graph.outputs["dict"]]
     assert keys == ["soft", "best"]
-    best = graph["outputs"]["dict"][1][1]["tuple"]
+    best = graph.outputs["dict"][1][1]["tuple"]
     assert best[0]["value"]["item"] == 0 and best[1] == {"value": None}
 
 
 def test_the_same_model_gives_the_same_graph() -> None:
     a, b = (capture(Net().eval(), [torch.randn(5, 6), 3])[0] for _ in range(2))
-    assert json.dumps(a) == json.dumps(b)
+    assert a is not None and b is not None
+    assert json.dumps(a.to_json()) == json.dumps(b.to_json())
+
+
+def test_none_is_written_where_it_says_something() -> None:
+    class Optional(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+            return x.softmax(-1) if mask is None else x * mask
+
+    graph, note = capture(Optional(), [torch.randn(2, 3), None])
+    assert graph is not None, note
+    told = graph.to_json()
+    tensor = {"shape": [2, 3], "dtype": "float32", "strides": [3, 1]}
+    assert told["inputs"] == [
+        {"name": "x", "path": [0], **tensor},
+        {"name": "mask", "path": [1], "value": None},
+    ]
+    assert told["nodes"][0]["outputs"] == [tensor]
+    assert (told["v"], told["batch"]) == (1, None)
+    assert Graph.from_json(json.loads(json.dumps(told))) == graph
 
 
 class Flattened(nn.Module):
@@ -68,9 +84,9 @@ class Rows(nn.Module):
 
 def test_the_batch_is_found_where_it_only_leads() -> None:
     graph, _ = capture(Rows(), [torch.randn(8, 5), torch.randn(1, 5)])
-    assert graph is not None and graph["batch"] == {"size": 8, "inputs": ["x"]}
+    assert graph is not None and graph.batch == GraphBatch(8, ["x"])
     graph, _ = capture(Flattened(), [torch.randn(8, 5)])
-    assert graph is not None and graph["batch"] is None
+    assert graph is not None and graph.batch is None
 
 
 class Branch(nn.Module):
@@ -111,7 +127,7 @@ def test_recurrent_layers_are_captured_once(
     monkeypatch.setattr(torch.export, "export", counted)
     graph, note = capture(layer(4, 4, batch_first=True), [torch.randn(8, 3, 4)])
     assert graph is not None, note
-    assert (len(exported), graph["batch"]) == (1, None)
+    assert (len(exported), graph.batch) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +154,7 @@ def test_numbers_that_json_lacks_are_spelled() -> None:
 
     graph, _ = capture(Fill(), [torch.randn(4)])
     assert graph is not None
-    assert graph["nodes"][-1]["args"][2] == {"float": "-inf"}
+    assert graph.nodes[-1].args[2] == {"float": "-inf"}
 
 
 def test_it_starts_no_process_and_no_thread() -> None:
@@ -191,5 +207,18 @@ def test_what_is_no_graph_needs_nothing() -> None:
         deep = [deep]
     graph, _ = capture(nn.ReLU(), [torch.randn(5, 6)])
     assert graph is not None and needed_bytes(graph) == 240
-    for odd in (None, {}, [], {"nodes": 3}, graph | {"nodes": [{}]}, graph | {"outputs": deep}):
-        assert needed_bytes(odd) == 0
+    odd = replace(graph.nodes[0], op="relu")  # without a namespace
+    valued = GraphInput("x", [0], value=1.0)
+    changes: list[dict[str, Any]] = [{"nodes": [odd]}, {"outputs": deep}, {"inputs": [valued]}]
+    for other in (None, *(replace(graph, **c) for c in changes)):
+        assert needed_bytes(other) == 0
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, [], {"nodes": 3}, {"nodes": [{}]}, {"inputs": [{"name": "x", "shape": [-1]}]}]
+)
+def test_what_is_no_graph_is_not_read(odd: Any) -> None:
+    graph, _ = capture(nn.ReLU(), [torch.randn(5, 6)])
+    assert graph is not None
+    with pytest.raises(ProtocolError):
+        Graph.from_json(graph.to_json() | odd if odd and isinstance(odd, dict) else odd)

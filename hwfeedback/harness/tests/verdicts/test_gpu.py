@@ -950,7 +950,7 @@ def get_init_inputs():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_profile_of_the_tensor_cores(evaluator: Evaluator, dtype: str) -> None:
     task = PRODUCT.replace("DTYPE", dtype)
-    ceilings = ceilings_cuda.measure(0)["ceilings"]
+    ceilings = ceilings_cuda.measure(0).ceilings.to_json()
     more: dict[str, Any] = {"profile": "selected", "ceilings": ceilings}
     candidate = task.replace("Model(", "ModelNew(")
     v = verdict(evaluator, task, candidate, require_custom=False, **more)
