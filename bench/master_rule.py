@@ -36,6 +36,7 @@ sys.path[:0] = [
 from evaluating import Evaluator, evaluate, processes_of  # noqa: E402
 from test_master_rule import EAGER, Compiled  # noqa: E402
 
+from kwharness.base.calibration import Calibration  # noqa: E402
 from kwharness.base.requests import Workplace  # noqa: E402
 from kwharness.clients.errors import WorkerLate  # noqa: E402
 from kwharness.clients.reference_client import ReferenceClient  # noqa: E402
@@ -44,7 +45,6 @@ from kwharness.referee.context import device_of  # noqa: E402
 from kwharness.task.inspect_task import Invalid  # noqa: E402
 from kwharness.verify import verify  # noqa: E402
 from kwharness.verify.calibrate import calibrate  # noqa: E402
-from kwharness.verify.calibration import Calibration  # noqa: E402
 from kwharness.verify.findings import Failed  # noqa: E402
 from kwharness.verify.verification import Verification  # noqa: E402
 

@@ -35,7 +35,7 @@ var onlyTheirs = map[string]string{
 	"Request.require_custom": "for tests",
 }
 
-// The structs of requests to the referee, and of the answer to evaluate, have the keys,
+// The structs of requests to the referee, and of what it answers, have the keys,
 // and the types, of referee.schema.json, which a test of the harness holds to its dataclasses.
 func TestMessagesAreThoseOfTheSchema(t *testing.T) {
 	content, err := os.ReadFile("harness/kwharness/base/referee.schema.json")
@@ -57,6 +57,9 @@ func TestMessagesAreThoseOfTheSchema(t *testing.T) {
 		"Build":      reflect.TypeFor[buildBody](),
 		"BuildAhead": reflect.TypeFor[buildAheadBody](),
 		"Export":     reflect.TypeFor[exportBody](),
+		"BuiltFor":   reflect.TypeFor[Build](),
+		"Check":      reflect.TypeFor[Check](),
+		"Refusal":    reflect.TypeFor[remoteError](),
 	} {
 		c.object(name, schema.Defs[name], typ)
 	}

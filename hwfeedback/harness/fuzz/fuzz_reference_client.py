@@ -118,7 +118,7 @@ def one(data: bytes) -> None:
         assert task.least_bytes >= 0 and task.operations >= 0
     except invalid.Invalid as e:
         hostile.sentence(e.message)
-        hostile.sendable(e.to_json())
+        hostile.sendable({"message": e.message, "hint": e.hint, "traceback": e.traceback})
     if not hostile.descriptors() <= before:
         gc.collect()  # an error that was raised holds the frame that held it, and tensors
     assert hostile.descriptors() <= before, "a descriptor was left open"

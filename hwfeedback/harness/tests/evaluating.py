@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import fcntl
 import functools
 import hashlib
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ import torch
 from process_layer import FORKS_OFTEN, connect, listening
 
 from kwharness.base import paths
+from kwharness.base.answers import Answer
 from kwharness.base.built import BuildResult
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.base.requests import Request
@@ -30,7 +32,7 @@ from kwharness.base.verdicts import BuildReport
 from kwharness.build import builder_client, object_cache, torch_headers
 from kwharness.machine import allocator, toolchain
 from kwharness.process import fork_client
-from kwharness.referee import evaluation
+from kwharness.referee import evaluation, operations
 from kwharness.referee import main as referee
 from kwharness.referee.context import Context
 from kwharness.referee.processes import Processes
@@ -276,11 +278,16 @@ class Evaluator:
         self.tasks: dict[str, dict[str, Any]] = {}
         self.known: dict[str, dict[str, Any]] = {}
 
+    def ask(self, name: str, msg: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
+        """Returns the answer to a request, as Go gets it."""
+        asked = {**msg, "type": name}
+        return operations.result(self.referee.operations(), asked, list(fds))["result"]
+
     def task(self, source: str) -> dict[str, Any]:
         if source not in self.tasks:
             msg = {"name": "task", "source": source, "threads": 1, **self.place}
             msg["cache_dir"] = self.cache
-            self.tasks[source] = self.referee.inspect(msg, [])["task"]
+            self.tasks[source] = self.ask("inspect", msg)["task"]
         return self.tasks[source]
 
     def calibration(self, source: str) -> dict[str, Any]:
@@ -321,16 +328,18 @@ class Evaluator:
         with pytest.MonkeyPatch.context() as m:
             if not built:
                 m.setattr(builder_client, "build", lambda *_, **__: copy.deepcopy(UNBUILT))
-            answer = self.referee.evaluate(request, [])
+            answer = self.ask("evaluate", request)
         self.known[source] |= answer["learned"]  # baselines, the next time
         return answer["verdict"]
 
-    def sharing(self, request: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def sharing(self, request: Request, _: list[int]) -> Answer:
         """Evaluates with a share of the device, and with all of it from where it is timed."""
         self.device.asked.clear()
         fds = [self.device.take(fcntl.LOCK_SH)]
         try:
-            return referee.Referee.evaluate(self.referee, {**request, "shares": True}, fds)
+            shared = dataclasses.replace(request.order, shares=True)
+            shares = dataclasses.replace(request, order=shared)
+            return referee.Referee.evaluate(self.referee, shares, fds)
         finally:
             for fd in fds:
                 os.close(fd)

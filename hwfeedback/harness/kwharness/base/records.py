@@ -106,6 +106,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise ProtocolError(f"{where} is no object")
         return {str(k): _read(args[1], v, f"{where}.{k}") for k, v in value.items()}
+    if origin is tuple or (isinstance(hint, type) and issubclass(hint, tuple)):
+        return _read_tuple(hint, value, where)
     if is_dataclass(hint):
         return hint.from_json(value, where)  # type: ignore[union-attr]
     if typing.is_typeddict(hint):
@@ -120,6 +122,20 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if hint is int and not -(1 << 63) <= value < 1 << 64:
         raise ProtocolError(f"{where} is no number of 64 bits")
     return value
+
+
+def _read_tuple(hint: Any, value: Any, where: str) -> Any:
+    """Returns a tuple, which is a list in JSON: of one type, or each element of its own."""
+    args = typing.get_args(hint)
+    kinds = args or tuple(typing.get_type_hints(hint).values())  # those of a NamedTuple
+    if not isinstance(value, (list, tuple)):
+        raise ProtocolError(f"{where} is no list")
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+        raise ProtocolError(f"{where} has not {len(kinds)} elements")
+    read = [_read(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True))]
+    return tuple(read) if args else hint(*read)
 
 
 def _unknown(_: list[Any]) -> bool:
@@ -140,7 +156,7 @@ _PLAIN: dict[Any, Callable[[list[Any]], bool]] = {
 def _written(value: Any) -> Any:
     if isinstance(value, Message):
         return value.to_json()
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_written(v) for v in value]
     if isinstance(value, dict):
         return {k: _written(v) for k, v in value.items()}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kwharness.base.graph import Graph
+from kwharness.base.learned import Learned
 from kwharness.base.records import FLAT, KEY, Message
 
 QUICK, CERTIFY = "quick", "certify"  # levels
@@ -209,27 +210,6 @@ class Specs(Message):
 
 
 @dataclass(frozen=True)
-class Speedup(Message):
-    """A baseline's time over the candidate's, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-    against: str = ""  # the baseline's name
-
-
-@dataclass(frozen=True)
-class Known(Message):
-    """What former evaluations of a task have learned: records of this side, which Go keeps as they
-    came.
-    """
-
-    calibration: dict[str, Any] | None = None  # verify.calibration.Calibration
-    baselines: dict[str, Any] | None = None  # records of timing, by baseline
-    profile: dict[str, Any] | None = None  # eager's
-
-
-@dataclass(frozen=True)
 class Request(Message):
     """One request to evaluate a candidate."""
 
@@ -241,7 +221,7 @@ class Request(Message):
     timed: Timed = field(default_factory=Timed, metadata=FLAT)
     ceilings: Ceilings = field(default_factory=Ceilings)
     specs: Specs = field(default_factory=Specs)
-    known: Known = field(default_factory=Known)
+    known: Learned = field(default_factory=Learned)
     kernelwright_version: str = ""
     harness: str = ""  # its hash: verdicts of another one are another's
 

@@ -8,10 +8,18 @@ not in the message: it is not known, or was not asked for. Names of times end in
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from kwharness.base.records import NULL, Message
-from kwharness.base.requests import Speedup
+
+
+@dataclass(frozen=True)
+class Speedup(Message):
+    """A baseline's time over the candidate's, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    against: str = ""  # the baseline's name
 
 
 @dataclass
@@ -240,15 +248,6 @@ class Verdict(Message):
 
 
 @dataclass
-class Learned(Message):
-    """What an evaluation found out about its task, for the next one: see requests.Known."""
-
-    calibration: dict[str, Any] | None = None
-    baselines: dict[str, Any] | None = None
-    profile: dict[str, Any] | None = None
-
-
-@dataclass
 class Read(Message):
     """What was read of a text: the answer to ``parse``, and of a candidate that comes later."""
 
@@ -259,14 +258,3 @@ class Read(Message):
     given: str = ""  # of a reference: the parameter by which it takes a function
     called: list[str] = field(default_factory=list)  # languages that compile when they are called
     lazy: bool = True  # whether it may build something later than at its import
-
-
-@dataclass
-class Answer(Message):
-    """The answer to ``evaluate``."""
-
-    verdict: Verdict
-    learned: Learned
-    parsed: list[Read | None] = field(default_factory=list)  # of what comes next
-    passing: bool = False  # what its profile lacks may be there another time
-    at_rest: bool = False  # every process has ended that met the candidate

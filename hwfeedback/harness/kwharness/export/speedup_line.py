@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 
-from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Speedup
 
 UNKNOWN = "Speedup: not measured."
 KEPT = "Speedup: as its certificate says. This file may read its own text, which stays as verified."

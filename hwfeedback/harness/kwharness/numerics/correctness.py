@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
-from kwharness.numerics.norms import Scale, chunk_of, chunks, count, error_of, first, scale_of
+from kwharness.base.calibration import Noise, Scale
+from kwharness.numerics.norms import chunk_of, chunks, count, error_of, first, scale_of
 from kwharness.numerics.planted_nan import Effect
 from kwharness.numerics.rounding import Source
 
@@ -54,25 +55,6 @@ SENSITIVE = 100.0  # bounds by which one moved element must change float64, to c
 
 # KernelBench's for float32.
 KERNELBENCH_TOLERANCE = 1e-4
-
-
-@dataclass
-class Noise:
-    """What is known of one output of one family from calibration."""
-
-    error: Scale = field(default_factory=Scale)  # E
-    moved: Scale = field(default_factory=Scale)  # C
-    scale: Scale = field(default_factory=Scale)  # of the float64 output
-    source: float = 0.0  # E of the values behind indices and booleans, maximum
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, d: dict[str, Any]) -> Noise:
-        return cls(
-            Scale(**d["error"]), Scale(**d["moved"]), Scale(**d["scale"]), float(d["source"])
-        )
 
 
 @dataclass

@@ -14,9 +14,9 @@ from functools import partial
 
 import torch
 
+from kwharness.base.calibration import Axis, Line
 from kwharness.numerics import few_terms, norms, orders
 from kwharness.numerics.input_structure import NONE, Structure
-from kwharness.numerics.orders import Line
 
 Map = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
@@ -136,9 +136,6 @@ CHANCE = 1e-5
 
 # Below this length an order drawn at random may well be the old one: of two, every second is.
 SMALL = 8
-
-# Dimensions of inputs that are permuted alike: (input, dimension) each.
-Axis = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)

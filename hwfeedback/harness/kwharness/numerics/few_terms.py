@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kwharness.numerics.orders import Line
+from kwharness.base.calibration import Line
 
 # Terms to one output past which errors of half precision may drown in what the order of a float32
 # sum may cost: 8 sqrt(n) / 32 half units of the sum of magnitudes, against 2^-10 / sqrt(n).

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from kwharness.base.calibration import Scale
 
 # Elements compared at once: what is made of them stays in a core's cache. A GPU has others to keep
 # busy, and memory for as many in float64.
@@ -15,18 +16,6 @@ CHUNK = 1 << 17
 GPU_CHUNK = 1 << 25
 # Squares of what lies between these hold in float64.
 _SMALL, _LARGE = 1e-140, 1e140
-
-
-@dataclass
-class Scale:
-    """How large an output, or an error, is."""
-
-    max: float = 0.0
-    rms: float = 0.0
-
-    def widen(self, other: Scale) -> None:
-        self.max = max(self.max, other.max)
-        self.rms = max(self.rms, other.rms)
 
 
 def scale_of(t: torch.Tensor) -> Scale:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
 import torch
+
+from kwharness.base.calibration import Line
 
 SHORTEST = 8  # elements of a line that has an order worth asking about
 LINES = 6  # that one task is asked about, at most
@@ -34,15 +35,6 @@ ALONG = {
 }  # fmt: skip
 DEFAULT_LAST = {"topk", "sort", "argsort", "kthvalue", "mode"}
 WHOLE = {"histc", "bincount", "unique", "_unique2", "unique_dim", "mse_loss", "smooth_l1_loss"}
-
-
-@dataclass(frozen=True)
-class Line:
-    """Dimensions ``start`` to ``stop`` of an input, without the last, taken as one."""
-
-    input: int
-    start: int
-    stop: int
 
 
 def length_of(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> int:

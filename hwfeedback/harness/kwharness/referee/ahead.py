@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import kernelwright
+from kwharness.base.answers import BuiltAhead
 from kwharness.base.requests import ANY_CODE, BuildAhead
 from kwharness.base.verdicts import Read
 from kwharness.build import builder_client
@@ -20,7 +20,7 @@ def built(
     read: Callable[[str, str], Read],
     progress: Callable[[str, str], None],
     trial: str = builder_client.TRIAL,
-) -> dict[str, Any]:
+) -> BuiltAhead:
     """Answers the request ``build_ahead``. ``read`` parses the text of a reference in a sandbox.
 
     ``status`` is empty where the candidate can be run, where ``trial`` leaves that open, and for a
@@ -32,7 +32,7 @@ def built(
     if asked.reference:
         parsed = read(asked.reference, asked.sandbox)
         if parsed.problems:
-            return {"status": ""}
+            return BuiltAhead()
         fingerprint = parsed.normalised_hash
     built = builder_client.build(
         server,
@@ -46,13 +46,13 @@ def built(
         trial=trial,
     )
     folders = kernelwright.cutlass_folders() if built.cutlass else []
-    return {
-        "status": built.status,
-        "reason": built.reason,
-        "language": built.language,
-        "missing": built.missing,
-        "build": built.build.to_json(),
-        "fingerprint": fingerprint,
-        "cutlass": kernelwright.cutlass_version(folders) if folders else "",
-        "seconds": round(time.monotonic() - start, 4),
-    }
+    return BuiltAhead(
+        built.status,
+        built.reason,
+        built.language,
+        built.missing,
+        built.build,
+        fingerprint,
+        cutlass=kernelwright.cutlass_version(folders) if folders else "",
+        seconds=round(time.monotonic() - start, 4),
+    )

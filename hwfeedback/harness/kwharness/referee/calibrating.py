@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kwharness.base.verdicts import Learned
+from kwharness.base.calibration import Calibration
+from kwharness.base.learned import Learned
 from kwharness.clients.errors import WorkerFailure
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.machine import device as devices
 from kwharness.referee.opponents import COMPILE_S, Opponents
 from kwharness.referee.processes import LOAD_S, Processes
 from kwharness.verify import calibrate, calibrate_family
-from kwharness.verify.calibration import Calibration
 
 
 def started(
@@ -30,8 +30,8 @@ def started(
                     reference.kill()
                     reference = processes.reference(compiles=compiles, timeout=COMPILE_S)
             devices.tidy(context.device)
-            learned.calibration = known.to_json()
-            context.learn({"calibration": learned.calibration})
+            learned.calibration = known
+            context.learn(Learned(calibration=known))
         processes.calibration = known
         reference.timeout = LOAD_S
     except BaseException:

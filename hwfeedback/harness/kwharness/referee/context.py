@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kwharness.base.constants import SHARED
+from kwharness.base.learned import Learned, Record
 from kwharness.base.requests import Request, Rules, Task, Workplace
 from kwharness.machine import device as devices
 from kwharness.machine import health
@@ -22,9 +23,9 @@ from kwharness.referee.warm_pool import Batch, Compiled, WarmPool
 from kwharness.torch_compile import inductor
 
 Progress = Callable[[str, str], None]
-Learn = Callable[[dict[str, Any]], None]
+Learn = Callable[[Learned], None]
 # Returns what is held, and what was learned of baselines meanwhile.
-Alone = Callable[[], tuple[Sequence[int], dict[str, Any] | None]]
+Alone = Callable[[], tuple[Sequence[int], dict[str, Record] | None]]
 
 
 def device_of(place: Workplace) -> Device:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 import kernelwright
+from kwharness.base.answers import Check, Compiler, Examined
+from kwharness.base.verdicts import SandboxReport
 from kwharness.machine import toolchain
 from kwharness.process.policy import SandboxError
 
@@ -19,14 +21,14 @@ PROFILER = (
 )
 
 
-def report(server: Any, mode: str) -> dict[str, Any]:
+def report(server: Any, mode: str) -> Examined:
     """Returns the sandbox's state, the compiler, torch with the CUDA that it was built for ("" for
     none), and a check for each.
     """
-    checks: list[dict[str, Any]] = []
+    checks: list[Check] = []
 
     def check(name: str, ok: bool, note: str, cost: str = "") -> None:
-        checks.append({"name": name, "ok": ok, "note": note, "cost": "" if ok else cost})
+        checks.append(Check(name, ok, note, "" if ok else cost))
 
     missing: list[str] = []
     try:
@@ -58,13 +60,13 @@ def report(server: Any, mode: str) -> dict[str, Any]:
         check("profiler", *_profiler())
     vector = torch.backends.cpu.get_cpu_capability()
     check("torch", True, f"{torch.__version__}, {vector}, {torch.get_num_threads()} threads")
-    return {
-        "sandbox": {"mode": mode, "missing": missing},
-        "compiler": {"path": compiler, "version": toolchain.compiler_version()},
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda or "",
-        "checks": checks,
-    }
+    return Examined(
+        sandbox=SandboxReport(mode, missing),
+        compiler=Compiler(compiler, toolchain.compiler_version()),
+        torch=torch.__version__,
+        cuda=torch.version.cuda or "",
+        checks=checks,
+    )
 
 
 def _cutlass() -> tuple[bool, str]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kwharness.base.answers import BuiltAhead, Refusal
 from kwharness.base.protocol import Channel, Closed
 from kwharness.base.requests import BuildAhead, Parse
 from kwharness.base.verdicts import Read
 from kwharness.build import builder_client
 from kwharness.process import fork_client
-from kwharness.referee import ahead
+from kwharness.referee import ahead, operations
+from kwharness.referee.operations import Operations
 
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
@@ -24,29 +26,26 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     def read(text: str, mode: str) -> Read:
         return builder_client.parse(server, text, "reference", mode)
 
+    def progress(stage: str, note: str) -> None:
+        channel.send({"id": ident, "type": "progress", "stage": stage, "note": note})
+
+    def parsed(asked: Parse, _: list[int]) -> Read:
+        return builder_client.parse(server, asked.source, asked.what, asked.sandbox)
+
+    def built_ahead(asked: BuildAhead, _: list[int]) -> BuiltAhead:
+        return ahead.built(server, asked, read, progress, builder_client.EARLY)
+
+    ident: Any = None
+    known: Operations = {"parse": (Parse, parsed), "build_ahead": (BuildAhead, built_ahead)}
     while True:
         try:
-            msg, _ = channel.recv()
+            msg, given = channel.recv()
         except Closed:
             return
         ident = msg.get("id")
-
-        def progress(stage: str, note: str, ident: Any = ident) -> None:
-            channel.send({"id": ident, "type": "progress", "stage": stage, "note": note})
-
-        answer: dict[str, Any]
         try:
-            if msg.get("type") == "parse":
-                parse = Parse.from_json(msg)
-                read_now = builder_client.parse(server, parse.source, parse.what, parse.sandbox)
-                said = read_now.to_json()
-            elif msg.get("type") == "build_ahead":
-                asked = BuildAhead.from_json(msg)
-                said = ahead.built(server, asked, read, progress, builder_client.EARLY)
-            else:
-                raise ValueError(f"unknown request {msg.get('type')!r:.40}")
-            answer = {"type": "result", "result": said}
+            answer = operations.result(known, msg, given)
         except Exception as e:
-            error = {"kind": "early", "message": f"{type(e).__name__}: {e}"[:2000]}
-            answer = {"type": "error", "error": error | {"hint": "", "traceback": ""}}
+            refusal = Refusal("early", f"{type(e).__name__}: {e}"[:2000])
+            answer = {"type": "error", "error": refusal.to_json()}
         channel.send({**answer, "id": ident})

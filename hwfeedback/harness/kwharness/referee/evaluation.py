@@ -18,9 +18,11 @@ from typing import Any
 
 import torch
 
+from kwharness.base.answers import Answer, TimedBaseline, TimedBaselines
+from kwharness.base.learned import Learned
 from kwharness.base.protocol import ProtocolError
 from kwharness.base.requests import Request
-from kwharness.base.verdicts import Answer, CorrectnessReport, Learned, SandboxReport, Verdict
+from kwharness.base.verdicts import CorrectnessReport, SandboxReport, Verdict
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone, ran_out
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.export import speedup_line
@@ -34,7 +36,7 @@ from kwharness.referee.context import NOBODY, Asker, Context
 from kwharness.referee.exported_file import ExportedFile
 from kwharness.referee.figures import Roofline
 from kwharness.referee.kernel_facts import KernelFacts
-from kwharness.referee.opponents import Opponents, measurements
+from kwharness.referee.opponents import Opponents
 from kwharness.referee.processes import Processes
 from kwharness.referee.profiles import Profiles
 from kwharness.referee.program import Program
@@ -219,8 +221,7 @@ class Evaluation:
             v.exported = speedup_line.with_figures(self.exported.text, v.speedup)
             v.exported_sha256 = hashlib.sha256(v.exported.encode()).hexdigest()
         if self.trial is not None:
-            report = self.trial.verification.report
-            v.correctness = CorrectnessReport.from_json(report.to_json())
+            v.correctness = report = self.trial.verification.report
             v.evidence += report.evidence
         v.evidence += self.processes.tried()
         builds.add_later(self.program, self.processes, v)
@@ -228,7 +229,7 @@ class Evaluation:
         v.cost_s = {k: round(s, 4) for k, s in context.costs.parts.items()}
         v.cost_s["total"] = round(time.monotonic() - self.start, 4)
 
-    def baselines(self) -> dict[str, Any]:
+    def baselines(self) -> TimedBaselines:
         """Measures the baselines and nothing else."""
         reference, calibration = calibrating.started(self.processes, self.opponents, self.learned)
         try:
@@ -236,8 +237,9 @@ class Evaluation:
             before = self.opponents.before
             trial.draw(before.state if before is not None else None)
             records = self.opponents.timing(TimedCalls(trial)).records
-            self.learned.baselines = {n: r.to_json() for n, r in records.items()}
-            return {"baselines": measurements(records), "learned": self.learned.to_json()}
+            self.learned.baselines = records
+            timed = {n: TimedBaseline(r.measurement, r.blocks) for n, r in records.items()}
+            return TimedBaselines(timed, self.learned)
         finally:
             reference.kill()
 
@@ -305,9 +307,6 @@ def evaluate(
 
 def baselines(
     server: Any, request: Request, fds: Sequence[int] = (), asker: Asker = NOBODY
-) -> dict[str, Any]:
-    """Measures the baselines of a task alone.
-
-    Returns {"baselines", "learned"}. Raises Infrastructure, and Ill.
-    """
+) -> TimedBaselines:
+    """Measures the baselines of a task alone. Raises Infrastructure, and Ill."""
     return Evaluation(Context(server, request, fds, asker)).baselines()

@@ -9,9 +9,9 @@ import torch
 
 from kwharness.base.carried import Carried
 from kwharness.base.constants import SHARED
-from kwharness.base.requests import Ceilings, Request, Specs, Speedup, Task
+from kwharness.base.requests import Ceilings, Request, Specs, Task
 from kwharness.base.tensors import Spec
-from kwharness.base.verdicts import Floor, Verdict
+from kwharness.base.verdicts import Floor, Speedup, Verdict
 from kwharness.referee import faults
 from kwharness.task.needed_bytes import bytes_of
 from kwharness.timing.measurement import Timed

@@ -12,16 +12,27 @@ import gc
 import os
 import threading
 import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import kernelwright
 from kwharness.base import requests
+from kwharness.base.answers import (
+    Answer,
+    Built,
+    BuiltAhead,
+    BuiltFor,
+    Examined,
+    Exported,
+    Inspected,
+    Refusal,
+    TimedBaselines,
+)
+from kwharness.base.learned import Learned, Record
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
-from kwharness.base.requests import Request, Workplace
+from kwharness.base.requests import BuildAhead, Request, Workplace
 from kwharness.base.verdicts import Read
 from kwharness.build import builder_client, reports
 from kwharness.clients import errors
@@ -31,18 +42,29 @@ from kwharness.machine.gpu import gpu
 from kwharness.machine.health import Ill
 from kwharness.process import fork_client, sandbox
 from kwharness.process.policy import SandboxError
-from kwharness.referee import ahead, context, evaluation, faults, warm_pool
+from kwharness.referee import ahead, context, evaluation, faults, operations, warm_pool
 from kwharness.referee.faults import Infrastructure
+from kwharness.referee.operations import Operations
 from kwharness.task import inspect_task
 from kwharness.task.inspect_task import Invalid
 from kwharness.torch_compile import inductor
 
+if TYPE_CHECKING:
+    from kwharness.timing.ceilings import MeasuredCeilings
+
 INSPECT_S = 60.0
 KEPT_S = 60.0  # a reference's process waits for the next candidate
+KINDS: dict[type[Exception], str] = {  # of a Refusal; all else is infrastructure
+    ProtocolError: "protocol",
+    toolchain.Missing: "missing",
+    faults.NoRoom: "no_room",
+    faults.Busy: "busy",
+    Ill: "ill",
+}
 
 
 class Referee:
-    """The requests, by name. Each returns its result or raises."""
+    """Its operations. Each returns its answer or raises."""
 
     def __init__(self, channel: Channel, server: Any) -> None:
         self.channel = channel
@@ -68,27 +90,10 @@ class Referee:
                 self._taken(fds)
                 continue
             self._id = msg.get("id")
-            answer: dict[str, Any]
             try:
-                handler = self._handlers().get(str(msg.get("type")))
-                if handler is None:
-                    raise ProtocolError(f"unknown request {msg.get('type')!r:.40}")
-                answer = {"type": "result", "result": handler(msg, fds)}
-            except Invalid as e:
-                answer = {"type": "error", "error": e.to_json()}
-            except (KeyError, TypeError, ProtocolError) as e:
-                kind = "protocol" if isinstance(e, ProtocolError) else "infrastructure"
-                answer = {"type": "error", "error": _error(kind, e)}
-            except toolchain.Missing as e:
-                answer = {"type": "error", "error": _error("missing", e)}
-            except faults.NoRoom as e:
-                answer = {"type": "error", "error": _error("no_room", e)}
-            except faults.Busy as e:
-                answer = {"type": "error", "error": _error("busy", e)}
-            except Ill as e:
-                answer = {"type": "error", "error": _error("ill", e)}
+                answer = operations.result(self.operations(), msg, fds)
             except Exception as e:
-                answer = {"type": "error", "error": _error("infrastructure", e)}
+                answer = {"type": "error", "error": _refusal(e).to_json()}
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -110,34 +115,32 @@ class Referee:
         kernelwright._nvrtc.cache_clear()
         kernelwright.nvrtc_version.cache_clear()
 
-    def _handlers(self) -> dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]]:
+    def operations(self) -> Operations:
+        """Returns what it can be asked."""
         return {
-            "parse": self.parse,
-            "inspect": self.inspect,
-            "ceilings": self.ceilings,
-            "evaluate": self.evaluate,
-            "baselines": self.baselines,
-            "build": self.build,
-            "build_ahead": self.build_ahead,
-            "export": self.export,
-            "doctor": self.doctor,
+            "parse": (requests.Parse, self.parse),
+            "inspect": (requests.Inspect, self.inspect),
+            "ceilings": (Workplace, self.ceilings),
+            "evaluate": (Request, self.evaluate),
+            "baselines": (Request, self.baselines),
+            "build": (requests.Build, self.build),
+            "build_ahead": (BuildAhead, self.build_ahead),
+            "export": (requests.Export, self.export),
+            "doctor": (Workplace, self.doctor),
         }
 
     def progress(self, stage: str, note: str) -> None:
         with self._sending:  # a candidate is built in a thread of its own
             self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
 
-    def learned(self, part: dict[str, Any]) -> None:
+    def learned(self, part: Learned) -> None:
         with self._sending:
-            self.channel.send({"id": self._id, "type": "learned", "learned": part})
+            self.channel.send({"id": self._id, "type": "learned", "learned": part.to_json()})
 
-    def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        asked = requests.Parse.from_json(msg)
-        read = builder_client.parse(self.server, asked.source, asked.what, mode=asked.sandbox)
-        return read.to_json()
+    def parse(self, asked: requests.Parse, _: list[int]) -> Read:
+        return builder_client.parse(self.server, asked.source, asked.what, mode=asked.sandbox)
 
-    def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        asked = requests.Inspect.from_json(msg)
+    def inspect(self, asked: requests.Inspect, fds: list[int]) -> Inspected:
         place = asked.workplace
         torch.set_num_threads(max(1, place.threads // 3))
         parsed = self._read(asked.source, place.sandbox)
@@ -157,7 +160,7 @@ class Referee:
             timeout_s=asked.timeout_s or INSPECT_S,
             device=device,
         )
-        return {"task": task.to_json()}
+        return Inspected(task)
 
     def _read(self, reference: str, mode: str) -> Read:
         """Returns what the text of a reference says. Raises Invalid for one that is not Python."""
@@ -167,28 +170,26 @@ class Referee:
             raise Invalid(problems[0], "run it with python to see the error by itself")
         return parsed
 
-    def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def ceilings(self, place: Workplace, _: list[int]) -> MeasuredCeilings:
         from kwharness.timing import ceilings
 
         self._warm.close()
-        place = Workplace.from_json(msg)
         if place.gpu is not None:
             from kwharness.timing import ceilings_cuda
 
             os.environ |= sandbox.one_gpu(place.gpu.uuid)
-            return ceilings_cuda.measure(0).to_json()
-        return ceilings.measure(place.threads, place.cache_dir).to_json()
+            return ceilings_cuda.measure(0)
+        return ceilings.measure(place.threads, place.cache_dir)
 
-    def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        request = Request.from_json(msg)
+    def evaluate(self, request: Request, fds: list[int]) -> Answer:
         torch.set_num_threads(max(1, request.workplace.threads // 3))
         self._warm.batch(request.order.batch)  # another's is in the way
         devices.tidy(context.device_of(request.workplace))
         alone = functools.partial(self._alone, fds) if request.order.shares else None
         asker = context.Asker(self.progress, self.learned, alone)
-        return evaluation.evaluate(self.server, request, fds, asker, self._warm).to_json()
+        return evaluation.evaluate(self.server, request, fds, asker, self._warm)
 
-    def _alone(self, fds: list[int]) -> tuple[list[int], dict[str, Any] | None]:
+    def _alone(self, fds: list[int]) -> tuple[list[int], dict[str, Record] | None]:
         """Gives up a share of the device, which is these descriptors, and waits until Go has all of
         it for us. Returns what is held then, and what others have learned of the baselines. Raises
         ProtocolError.
@@ -201,22 +202,20 @@ class Referee:
         fds += given
         if msg.get("type") != "given" or not given:
             raise ProtocolError(f"{msg.get('type')!r:.40} came in place of the device")
-        return fds, msg.get("baselines")
+        return fds, Learned.from_json(msg).baselines
 
-    def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def baselines(self, request: Request, fds: list[int]) -> TimedBaselines:
         self._warm.close()
-        request = Request.from_json({"candidate": {"source": ""}, **msg})
         asker = context.Asker(self.progress, self.learned)
         return evaluation.baselines(self.server, request, fds, asker)
 
-    def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def build(self, asked: requests.Build, _: list[int]) -> Built:
         """Builds a candidate for architectures, "" being the CPU: no device is needed.
 
         What turns out to be for a GPU is built for those of ``otherwise`` in place of the CPU.
         """
-        asked = requests.Build.from_json(msg)
 
-        def one(arch: str) -> dict[str, Any]:
+        def one(arch: str) -> BuiltFor:
             device = devices.built_for(arch)
             note = functools.partial(self.progress, "build")
             built = builder_client.build(
@@ -233,40 +232,35 @@ class Referee:
             if not built.status:
                 known = builder_client.facts(self.server, made, asked.cache_dir, asked.sandbox)
                 report.kernels = builder_client.with_facts(report.kernels or [], known)
-            return {
-                "arch": arch,
-                "status": built.status or "built",
-                "reason": built.reason,
-                "triton": bool(built.called),
-                "build": report.to_json(),
-            }
+            status = built.status or "built"
+            return BuiltFor(arch, status, built.reason, bool(built.called), report)
 
         archs, otherwise = asked.archs, asked.otherwise
         with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
             builds = list(pool.map(one, archs))
-            if otherwise and reports.FOR_A_GPU in str(builds[0]["reason"]):
+            if otherwise and reports.FOR_A_GPU in builds[0].reason:
                 builds = list(pool.map(one, otherwise))
-        return {"builds": builds}
+        return Built(builds)
 
-    def build_ahead(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def build_ahead(self, asked: BuildAhead, _: list[int]) -> BuiltAhead:
         """Builds a candidate as its evaluation would, which then finds it built. No device is
         needed (ahead.py).
         """
-        asked = requests.BuildAhead.from_json(msg)
         return ahead.built(self.server, asked, self._read, self.progress)
 
-    def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        asked = requests.Export.from_json(msg)
+    def export(self, asked: requests.Export, _: list[int]) -> Exported:
         text = builder_client.export(self.server, asked.candidate.source, asked.sandbox)
-        return {"source": text}
+        return Exported(text)
 
-    def doctor(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    def doctor(self, place: Workplace, _: list[int]) -> Examined:
         from kwharness.referee import doctor
 
-        return doctor.report(self.server, Workplace.from_json(msg).sandbox)
+        return doctor.report(self.server, place.sandbox)
 
 
-def _error(kind: str, e: BaseException) -> dict[str, Any]:
+def _refusal(e: Exception) -> Refusal:
+    if isinstance(e, Invalid):
+        return Refusal("invalid", e.message, e.hint, e.traceback)
     if isinstance(e, (Infrastructure, Ill, SandboxError, toolchain.Missing)):
         message = str(e)
     elif isinstance(e, OSError) and e.strerror and e.filename:
@@ -281,7 +275,8 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
     if isinstance(e, faults.Busy):
         hint = "end what else computes on this GPU, or measure on another"
     kept = getattr(e, "traceback", "") or traceback.format_exc()
-    return {"kind": kind, "message": message[:2000], "hint": hint, "traceback": kept[-8000:]}
+    kind = next((k for cls, k in KINDS.items() if isinstance(e, cls)), "infrastructure")
+    return Refusal(kind, message[:2000], hint, kept[-8000:])
 
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kwharness.base.learned import Learned
 from kwharness.base.protocol import ProtocolError, Timeout
-from kwharness.base.verdicts import Learned, Verdict
+from kwharness.base.verdicts import Verdict
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerError, how_it_ended
 from kwharness.referee import faults, figures, memory, packing, profiles
@@ -45,8 +46,8 @@ def run(
     finally:
         candidates.kill()
         memory.let_go(trial.reference)
-    if timed.learned.get("baselines"):
-        learned.baselines = timed.learned["baselines"]
+    if timed.records:
+        learned.baselines = timed.records
     _convict(timed, subject, v)
     figures.check_possible(timed, context.request)
     roofline = Roofline.of(context.request, trial.processes.carried, trial.verification)
@@ -64,7 +65,7 @@ def baselines(calls: TimedCalls, opponents: Opponents, v: Verdict, learned: Lear
         records = opponents.timing(calls).records
     finally:
         memory.let_go(trial.reference)
-    learned.baselines = {n: r.to_json() for n, r in records.items()}
+    learned.baselines = records
     v.baselines = {n: r.measurement.median_ms for n, r in records.items()}
     request = trial.context.request
     roofline = Roofline.of(request, trial.processes.carried, trial.verification)

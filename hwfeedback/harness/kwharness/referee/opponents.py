@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from kwharness.base.constants import SHARED
+from kwharness.base.learned import Learned, Record
 from kwharness.clients.client import Client
 from kwharness.clients.errors import WorkerError, WorkerFailure
 from kwharness.clients.reference_client import ReferenceClient
@@ -28,7 +28,7 @@ from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
 from kwharness.referee.warm_pool import SharedTiming
 from kwharness.timing import device_timing
-from kwharness.timing.baselines import BaselineFailed, Record
+from kwharness.timing.baselines import BaselineFailed
 from kwharness.timing.budgets import Budget
 from kwharness.timing.input_pool import Contents
 from kwharness.timing.timing import Timing
@@ -121,16 +121,19 @@ class Opponents:
         def log(note: str) -> None:
             context.progress("time", note)
 
+        def learn(records: dict[str, Record]) -> None:
+            context.learn(Learned(baselines=records))
+
         if before is not None and self.sentinel_is_known():
             return before.timing.for_another(
-                check=calls.check, spawn_baseline=spawn, log=log, learn=context.learn
+                check=calls.check, spawn_baseline=spawn, log=log, learn=learn
             )
         draw = self._draw_of(trial)
         contents: Contents | None = context.memory.contents(trial.verification, context.device)
         if contents is None and before is not None:
             contents = before.timing.contents.drawn_by(draw)
         profiles.wait_for_prepared(context)
-        known, specs = context.request.known.baselines, context.request.specs
+        specs = context.request.specs
         with context.costs.part("baselines"):
             try:
                 timing = Timing(
@@ -141,7 +144,7 @@ class Opponents:
                     level=context.level,
                     threads=context.threads,
                     want=self.wanted(),
-                    known=None if known is None else {"baselines": known},
+                    known=context.request.known.baselines,
                     sources={
                         n: hashlib.sha256(b.source.encode()).hexdigest()
                         for n, b in self.named.named.items()
@@ -149,7 +152,7 @@ class Opponents:
                     llc_bytes=specs.l3_bytes or None,
                     orders=trial.reference.orders,
                     log=log,
-                    learn=context.learn,
+                    learn=learn,
                     leave=self._leave,
                     contents=contents,
                     budget=self._budget(),
@@ -275,8 +278,3 @@ def drawing_again(context: Context, timing: Timing) -> Iterator[None]:
     finally:
         if took := timing.contents.again_s - before:
             context.costs.moved(took, "contents")
-
-
-def measurements(records: dict[str, Record]) -> dict[str, dict[str, Any]]:
-    """Returns what is told of baselines that were timed alone."""
-    return {n: {**r.measurement.to_json(), "samples": r.blocks} for n, r in records.items()}

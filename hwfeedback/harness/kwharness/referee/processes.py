@@ -25,7 +25,6 @@ from kwharness.referee import faults
 from kwharness.referee.context import Context
 from kwharness.referee.warm_pool import WARM_BYTES
 from kwharness.torch_compile import inductor
-from kwharness.verify.calibration import Calibration
 from kwharness.verify.initial_weights import Shared
 
 LOAD_S = 60.0
@@ -48,7 +47,7 @@ class Processes:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.made = Constructed()
-        self.calibration = Calibration.from_json(context.request.known.calibration)
+        self.calibration = context.request.known.calibration
         self.references: list[ReferenceClient] = []
         self.met: list[CandidateClient] = []  # those that met the candidate
         self.missing: list[str] = []  # what the sandbox of the last one lacks

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from kwharness.attribution import trace
-from kwharness.base.verdicts import Kernel, Learned, Profile, Verdict
+from kwharness.base.learned import Learned
+from kwharness.base.verdicts import Kernel, Profile, Verdict
 from kwharness.profile import kernel_work, ncu, profile_forward
 from kwharness.referee.context import Context
 from kwharness.referee.kernel_facts import KernelFacts
@@ -97,7 +98,7 @@ class Profiles:
             v.metrics |= v.profile.position or {}
         known = context.request.known.profile
         if known is not None:
-            v.eager_profile = self._placed(Profile.from_json(known), v)
+            v.eager_profile = self._placed(known, v)
             return
         self.begin()  # nothing is timed any more, and the next candidate's comes soon
         text = f"{context.task.source}\n\nModelNew = Model\n"
@@ -105,7 +106,7 @@ class Profiles:
             eager = profiler.profile(_subject(trial, Program(text, text), list, False))
         v.eager_profile = self._placed(eager, v)
         if not profiler.passing:
-            learned.profile = eager.to_json()
+            learned.profile = eager
 
     def _placed(self, profile: Profile, v: Verdict) -> Profile:
         """Returns a profile with its position below the ceilings, which are measured anew at times:

@@ -7,11 +7,11 @@ import time
 
 import torch
 
+from kwharness.base.calibration import Scale
 from kwharness.numerics import correctness
-from kwharness.numerics.norms import Scale
 from kwharness.referee import faults
 from kwharness.referee.trial import Trial
-from kwharness.verify import secret_draws
+from kwharness.verify import calibration, secret_draws
 from kwharness.verify import timed_calls as checks
 
 # Of a window, for calls that differ from eager's. Where ties make every call differ, a random part
@@ -34,11 +34,11 @@ class TimedCalls:
         A call that differs by more than two honest results may is judged as in verification: by
         the float64 values of its own inputs, which the reference computes now.
         """
-        verification, calibration = self.trial.verification, self.trial.calibration
-        base = calibration.families["base"]
+        verification, known = self.trial.verification, self.trial.calibration
+        base = known.base
         limits = []
         for i, noise in enumerate(base.outputs):
-            floor = calibration.floor(i).max
+            floor = calibration.floor(known, i).max
             # Both sides may err by a bound: the candidate, and eager which stands for the truth.
             limits.append(2 * correctness.bound_of(noise, Scale(), noise.scale, floor).max)
         suspects = [

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from kwharness.base.built import Artifact
+from kwharness.base.calibration import Calibration
 from kwharness.base.operations import Trees
 from kwharness.build import object_cache
 from kwharness.clients.candidate_client import CandidateClient
@@ -23,7 +24,6 @@ from kwharness.referee.context import Context
 from kwharness.referee.processes import LOAD_S, Constructed, Processes
 from kwharness.referee.program import Program
 from kwharness.torch_compile import called_cache
-from kwharness.verify.calibration import Calibration
 from kwharness.verify.verification import Verification
 
 FORWARD_S = 10.0  # a forward may take this long, and
@@ -78,9 +78,9 @@ class Trial:
             self.verification.prepare(state)
             # Beside it a candidate may be imported and built: what is known of eager is not its
             # work.
-            eager = (known or {}).get("eager")  # a timing.baselines.Record
+            eager = (known or {}).get("eager")
             took = (time.perf_counter() - began) / 4
-            self.eager_s = max(1e-3 * eager["measurement"]["median_ms"] if eager else took, 1e-4)
+            self.eager_s = max(1e-3 * eager.measurement.median_ms if eager else took, 1e-4)
             self.made.state = self.verification.state
         return self
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import Scale
 from kwharness.base.carried import shown
 from kwharness.base.constants import SHARED
 from kwharness.base.for_reference import Inspected
@@ -27,7 +28,6 @@ from kwharness.machine.device import CPU, SPARING_PEAK, Device, spares, too_larg
 from kwharness.machine.health import Ill
 from kwharness.numerics import correctness, families, norms
 from kwharness.numerics.correctness import Expected
-from kwharness.numerics.norms import Scale
 from kwharness.task.invalid import SMALLER, Invalid, failed, invalid
 from kwharness.task.needed_bytes import bytes_of, needed_bytes
 from kwharness.verify import secret_draws

@@ -18,14 +18,6 @@ class Invalid(Exception):
         super().__init__(message)
         self.message, self.hint, self.traceback = message, hint, traceback
 
-    def to_json(self) -> dict[str, str]:
-        return {
-            "kind": "invalid",
-            "message": self.message,
-            "hint": self.hint,
-            "traceback": self.traceback,
-        }
-
 
 # What CUDA says of a forward whose labels or indices lie outside.
 _ASTRAY = ("device-side assert", "illegal memory access")

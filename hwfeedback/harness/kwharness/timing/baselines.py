@@ -8,16 +8,12 @@ versions and precision; this module checks what it cannot know: the protocol and
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from kwharness.base import stats
 from kwharness.base.constants import SHARED
-from kwharness.base.protocol import ProtocolError
-from kwharness.base.records import Message
-from kwharness.base.requests import Speedup
-from kwharness.base.verdicts import Measurement
+from kwharness.base.learned import Record
+from kwharness.base.verdicts import Measurement, Speedup
 
 PROTOCOL = 7  # of windows and timing: times of another protocol are not comparable
 NAMES = tuple(SHARED.baselines)
@@ -27,18 +23,6 @@ SENTINEL = 0.02  # how far eager may be off its cached time
 REMEASURE = 0.25  # past this the machine is another one
 CONTENDERS = 2
 NEAR = 0.10  # a baseline this close to the fastest is interleaved too
-
-
-@dataclass
-class Record(Message):
-    """What the cache keeps of one baseline."""
-
-    window_ns: float  # a call by the referee's clock, with its share of its window
-    protocol: int
-    threads: int
-    measurement: Measurement
-    blocks: list[list[float]]  # milliseconds of every window, by process
-    source: str | None = None  # the hash of a named baseline's
 
 
 class BaselineFailed(Exception):
@@ -59,16 +43,8 @@ def earlier(measurement: Measurement, ratio: float) -> Measurement:
     return replace(measurement, **times, earlier=True)
 
 
-def usable(known: dict[str, Any] | None, threads: int) -> dict[str, Record]:
-    """Returns those of the cached baselines that times of today can be compared with."""
-    found: dict[str, Record] = {}
-    for name, kept in ((known or {}).get("baselines") or {}).items():
-        with suppress(ProtocolError):
-            found[name] = Record.from_json(kept)
-    return {name: r for name, r in found.items() if _comparable(r, threads)}
-
-
-def _comparable(r: Record, threads: int) -> bool:
+def comparable(r: Record, threads: int) -> bool:
+    """Whether times of today can be compared with what was kept."""
     same = r.protocol == PROTOCOL and r.threads == threads
     return same and any(r.blocks) and all(t > 0 for b in r.blocks for t in b)
 

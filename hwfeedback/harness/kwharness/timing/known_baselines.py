@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kwharness.base import stats
-from kwharness.base.requests import Speedup
-from kwharness.base.verdicts import Measurement
+from kwharness.base.learned import Record
+from kwharness.base.verdicts import Measurement, Speedup
 from kwharness.timing import baselines, window_samples
 from kwharness.timing.baselines import EAGER
 from kwharness.timing.measurement import measurement, of_a_process
@@ -21,7 +20,7 @@ class KnownBaselines:
 
     def __init__(
         self,
-        known: dict[str, Any] | None,
+        known: Mapping[str, Record],
         want: Sequence[str],
         sources: Mapping[str, str] | None,
         threads: int,
@@ -31,11 +30,12 @@ class KnownBaselines:
         self._sources = dict(sources or {})
         self._threads = threads
         self._seed = seed
-        usable = baselines.usable(known, threads)
         self.records = {
             n: r
-            for n, r in usable.items()
-            if n in want and (r.source or "") == self._sources.get(n, "")
+            for n, r in known.items()
+            if n in want
+            and (r.source or "") == self._sources.get(n, "")
+            and baselines.comparable(r, threads)
         }
         self.measured: set[str] = set()  # those measured in this evaluation
         self._drift = 1.0
@@ -138,7 +138,3 @@ class KnownBaselines:
             f"{name} ran {100 * (above - 1):.0f} % above its solo time: "
             "the interval's lower end is lowered by as much"
         )
-
-    def learned(self) -> dict[str, Any]:
-        """Returns what goes into the cache."""
-        return {"baselines": {n: r.to_json() for n, r in self.records.items()}}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from kwharness.attribution.stack_samples import Seen
 from kwharness.base import stats
-from kwharness.base.requests import Speedup
-from kwharness.base.verdicts import Measurement, TimingReport
+from kwharness.base.learned import Record
+from kwharness.base.verdicts import Measurement, Speedup, TimingReport
 from kwharness.machine import nvml
 from kwharness.timing import clocks, window_samples
 
@@ -50,7 +49,7 @@ class Timed:
     report: TimingReport
     speedups: dict[str, Speedup]  # by baseline
     speedup: Speedup | None  # against the fastest
-    learned: dict[str, Any]  # {"baselines": {name: ...}}
+    records: dict[str, Record]  # of baselines, for the next evaluation
     metrics: dict[str, float]
     wrong: str | None = None
     hides: str = ""  # one sentence where it hides work from its own clock

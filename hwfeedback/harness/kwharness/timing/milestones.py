@@ -8,7 +8,7 @@ Peto (Br J Cancer 34, 1976), which leaves the last look, at the end of the usual
 
 from __future__ import annotations
 
-from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Speedup
 
 WIDER = 1.7  # 3.3 standard errors for 2: one side is crossed by chance in 1 of 2,000 looks
 

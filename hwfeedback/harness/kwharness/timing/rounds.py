@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from kwharness.base import stats
-from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Speedup
 from kwharness.timing import baselines, clocks, window_samples
 from kwharness.timing.candidate_visits import CandidateVisits
 from kwharness.timing.known_baselines import KnownBaselines

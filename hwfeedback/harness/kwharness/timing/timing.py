@@ -23,7 +23,7 @@ How the referee uses it, per evaluation::
 - A candidate that fails raises ``CallFailed`` or what its channel raises; a baseline that fails
   when it is measured alone is noted and left out, except for eager. Eager's failure, and that of
   one that takes turns with a candidate, is ``BaselineFailed``.
-- ``Timed.learned`` goes into the cache and comes back as ``known`` for the same task, device,
+- ``Timed.records`` go into the cache and comes back as ``known`` for the same task, device,
   versions, precision.
 
 The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
@@ -64,14 +64,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kwharness.base import stats
+from kwharness.base.learned import Record
 from kwharness.base.protocol import Closed
-from kwharness.base.requests import Speedup
-from kwharness.base.verdicts import TimingReport
+from kwharness.base.verdicts import Speedup, TimingReport
 from kwharness.clients.errors import ill
 from kwharness.machine import perf_counters
 from kwharness.machine.device import CPU, Device
@@ -98,6 +97,7 @@ from kwharness.timing.window_runner import Check, Checks, CheckVaried, Runner
 from kwharness.timing.window_session import TimedWorker
 
 Log = Callable[[str], None]
+Learn = Callable[[dict[str, Record]], None]
 
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 
@@ -108,7 +108,7 @@ class Hooks:
 
     spawn_baseline: Callable[[str], TimedWorker]
     log: Log
-    learn: Callable[[dict[str, Any]], None]
+    learn: Learn
     leave: Callable[[str, TimedWorker], None]
 
 
@@ -125,11 +125,11 @@ class Timing:
         level: str,
         threads: int,
         want: Sequence[str] = baselines.NAMES,
-        known: dict[str, Any] | None = None,
+        known: Mapping[str, Record] | None = None,
         sources: Mapping[str, str] | None = None,
         llc_bytes: int | None = None,
         log: Log = lambda _: None,
-        learn: Callable[[dict[str, Any]], None] = lambda _: None,
+        learn: Learn = lambda _: None,
         leave: Callable[[str, TimedWorker], None] = lambda *_: None,
         seed: int = 0,
         contents: Contents | None = None,
@@ -139,10 +139,10 @@ class Timing:
     ) -> None:
         """``contents`` of a former Timing of the same task save drawing again.
 
-        ``known`` is the ``learned`` of a former evaluation. ``sources`` are the hashes of named
+        ``known`` are the ``records`` of a former evaluation. ``sources`` are the hashes of named
         baselines' sources by their names: a time of another source is none. ``llc_bytes`` is the
-        size of the last-level cache; None reads it from the system. ``learn`` is given what is
-        ``learned`` so far whenever a baseline has been measured. ``leave`` is given a baseline's
+        size of the last-level cache; None reads it from the system. ``learn`` is given the
+        ``records`` so far whenever a baseline has been measured. ``leave`` is given a baseline's
         name and its process, between windows, when it has been timed. ``orders`` are the inputs':
         see tensors.layout_of.
         """
@@ -154,7 +154,7 @@ class Timing:
         self.seed = seed
         self.notes: list[str] = []
         self._noted: list[str] = []  # before any candidate was met
-        self._known = KnownBaselines(known, self.want, sources, threads, seed)
+        self._known = KnownBaselines(known or {}, self.want, sources, threads, seed)
         if contents is None:
             contents = Contents(Slots.of(draw(0), outputs, orders), draw, device)
         budget = budget or device_timing.of(device).budget(level)
@@ -168,7 +168,7 @@ class Timing:
         return self._runner.contents
 
     @property
-    def records(self) -> dict[str, baselines.Record]:
+    def records(self) -> dict[str, Record]:
         """What is known of each baseline."""
         return self._known.records
 
@@ -178,7 +178,7 @@ class Timing:
         check: Check,
         spawn_baseline: Callable[[str], TimedWorker],
         log: Log,
-        learn: Callable[[dict[str, Any]], None],
+        learn: Learn,
     ) -> Timing:
         """Returns this, prepared, for another candidate of the same task and weights.
 
@@ -225,9 +225,9 @@ class Timing:
         for name in missing:
             if name != EAGER:
                 self._measure_baseline(name)
-            self._hooks.learn(self._known.learned())
+            self._hooks.learn(dict(self.records))
 
-    def _start_eager(self, cached: baselines.Record | None) -> TimedWorker:
+    def _start_eager(self, cached: Record | None) -> TimedWorker:
         """Starts eager, and draws meanwhile where it is known how much: either keeps one core
         busy.
         """
@@ -388,7 +388,7 @@ class Timing:
             report=self._report(protocol),
             speedups={},
             speedup=None,
-            learned=self._known.learned(),
+            records=dict(self.records),
             metrics={},
             wrong=wrong,
         )
@@ -432,7 +432,7 @@ class Timing:
             report=report,
             speedups=speedups,
             speedup=fastest,
-            learned=self._known.learned(),
+            records=dict(self.records),
             metrics=metrics | used,
             hides=assessed.hides,
             excess=excess,

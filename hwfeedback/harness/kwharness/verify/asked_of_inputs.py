@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import FamilyCalibration
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.numerics import correctness, norms
 from kwharness.numerics.correctness import Expected
-from kwharness.numerics.families import BASE, BOUNDARIES
+from kwharness.numerics.families import BOUNDARIES
 from kwharness.verify import calibrate, calibration, secret_draws
 from kwharness.verify.check_output import ELEMENT, ELEMENTS, IN_A_ROW, Attempt
 from kwharness.verify.verification import Verification
@@ -29,7 +30,7 @@ def boundaries(v: Verification, candidate: CandidateClient) -> None:
     """Asks about inputs near to where the reference decides: a bias shows there. At quick in
     one evaluation of several: it takes as long as all else.
     """
-    known = v.calibration.families.get(BOUNDARIES.name)
+    known = v.calibration.family(BOUNDARIES.name)
     if not v.calibration.aimed or known is None:
         return
     if v.level == "quick" and secret_draws.secret() % BOUNDARIES_IN_TURN:
@@ -112,7 +113,7 @@ def in_a_row(v: Verification, candidate: CandidateClient) -> None:
 
 
 def _row_of_calls(v: Verification, candidate: CandidateClient, calls: int, last: bool) -> None:
-    carried, base = v.calibration.carried, v.calibration.families[BASE.name]
+    carried, base = v.calibration.carried, v.calibration.base
     state: list[torch.Tensor] = []
     tree: Any = None
     drawn: list[torch.Tensor] = []
@@ -135,9 +136,7 @@ def _row_of_calls(v: Verification, candidate: CandidateClient, calls: int, last:
         state = answer.outputs[carried.state]
 
 
-def _shows(
-    v: Verification, base: calibration.FamilyCalibration, before: Expected, after: Expected
-) -> bool:
+def _shows(v: Verification, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
     for i, (a, b) in enumerate(zip(before.wide, after.wide, strict=True)):
         if not a.is_floating_point():
             if bool((a != b).any()):
@@ -145,7 +144,7 @@ def _shows(
             continue
         change = norms.error_of(b, a, None).max
         bound = correctness.bound_of(
-            base.outputs[i], after.own[i], after.scales[i], v.calibration.floor(i).max
+            base.outputs[i], after.own[i], after.scales[i], calibration.floor(v.calibration, i).max
         ).max
         if math.isfinite(change) and change >= correctness.SENSITIVE * bound:
             return True

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from kwharness.base.calibration import FamilyCalibration
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerFailure
 from kwharness.numerics import families
 from kwharness.numerics.families import BASE
-from kwharness.verify import calibration, findings, secret_draws
+from kwharness.verify import findings, secret_draws
 from kwharness.verify.check_output import Attempt
 from kwharness.verify.verification import Verification
 
@@ -21,7 +22,7 @@ def exact(v: Verification, candidate: CandidateClient, fresh: secret_draws.Fresh
     A candidate may pack its weights at the first call. One that fails with these, which are
     its second, is asked again in a process that has met no others.
     """
-    known = v.calibration.families.get("zero_one")
+    known = v.calibration.family("zero_one")
     if known is None or not v.other_weights(known) or v.plan is not None:
         return
     state = secret_draws.zero_one(v.original, v.reference.info.trainable)
@@ -31,7 +32,7 @@ def exact(v: Verification, candidate: CandidateClient, fresh: secret_draws.Fresh
     except findings.Failed:
         if fresh is None:
             raise
-        v.report.families.pop("zero_one", None)
+        v.report.put("zero_one", None)
         another = fresh()
         try:
             another.set_state(v.reference.info.names, state)
@@ -45,9 +46,7 @@ def exact(v: Verification, candidate: CandidateClient, fresh: secret_draws.Fresh
     _weights(v, candidate, v.state)
 
 
-def _exact_forwards(
-    v: Verification, candidate: CandidateClient, known: calibration.FamilyCalibration
-) -> None:
+def _exact_forwards(v: Verification, candidate: CandidateClient, known: FamilyCalibration) -> None:
     for draw in v.draws[: secret_draws.SEEDS_PER_FAMILY[v.level]]:
         tree, inputs = draw.get()
         inputs = families.apply(
@@ -79,7 +78,7 @@ def follows(v: Verification, candidate: CandidateClient) -> None:
         return
     with v.reference.whole():
         answer, expected = v.oracle.both(candidate, *v.draws[0].get())
-    base = v.calibration.families[BASE.name]
+    base = v.calibration.base
 
     def right() -> bool:
         outcomes = v.oracle.outcomes(base, BASE.name, answer.outputs, expected)

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import Calibration
 from kwharness.base.for_reference import Weights
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, norms
 from kwharness.numerics.correctness import Expected
 from kwharness.numerics.input_structure import FEW, Structure, shuffled
-from kwharness.verify.calibration import Calibration
+from kwharness.verify import calibration
 
 NO_NAN = (
     "takes for granted that no input is NaN: where one is, it gives what a number far away would "
@@ -240,7 +241,7 @@ def bear(reference: ReferenceClient, c: Calibration, case: Case) -> Borne | None
     wide = results.get("wide", eager)
     tensors = [t.double() if t.is_floating_point() else t for t in wide.tensors]
     same = [t.shape for t in tensors] == [t.shape for t in eager.tensors]
-    if not same or len(tensors) != len(c.families["base"].outputs):
+    if not same or len(tensors) != len(c.base.outputs):
         return None
     decides = c.decides and not reference.sparing
     e = Expected(tensors, eager.tensors, wide.sources, decides=decides)
@@ -258,9 +259,10 @@ def wrong_on(c: Calibration, e: Expected, outputs: Sequence[torch.Tensor]) -> bo
     """Whether outputs are not those that are expected."""
     if [t.shape for t in outputs] != [t.shape for t in e.wide]:
         return True
-    known = c.families["base"].outputs
+    known = c.base.outputs
     return not all(
-        correctness.compare(t, e, i, known[i], c.floor(i).max).passed for i, t in enumerate(outputs)
+        correctness.compare(t, e, i, known[i], calibration.floor(c, i).max).passed
+        for i, t in enumerate(outputs)
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 
+from kwharness.base.calibration import Calibration, FamilyCalibration, Line, Scale
 from kwharness.base.for_reference import Inspected
 from kwharness.clients.errors import WorkerFailure, ran_out
 from kwharness.clients.reference_client import ReferenceClient
@@ -38,8 +39,6 @@ from kwharness.numerics.families import (
     Traits,
 )
 from kwharness.numerics.input_structure import Structure
-from kwharness.numerics.norms import Scale
-from kwharness.numerics.orders import Line
 from kwharness.verify import assumptions, calibrate_family, calibration, secret_draws
 
 CALIBRATION_SEEDS = 4
@@ -62,7 +61,7 @@ def calibrate(
     want_compile: bool = True,
     parts: bool = True,
     note: Note = lambda _: None,
-) -> calibration.Calibration:
+) -> Calibration:
     """Runs the reference on all families and returns what honest errors are.
 
     ``parts``: whether float64 may take a large batch in parts. A forward that must not see fewer
@@ -70,7 +69,7 @@ def calibrate(
 
     Raises ReferenceBroken, and what a worker raises that has ended.
     """
-    c = calibration.Calibration()
+    c = Calibration()
     seen = reference.inspect(secret_draws.secret())
     c.carried = seen.carried
     if c.carried:
@@ -102,14 +101,14 @@ def calibrate(
         if family is not BASE and time.monotonic() - start > CALIBRATION_S:
             seeds = 1
         calibrated = calibrate_family.calibrate_family(
-            reference, c, family, draws[:seeds], want_compile, c.traits(found)
+            reference, c, family, draws[:seeds], want_compile, calibration.traits(c, found)
         )
         if exact_weights:
             reference.set_state(state)
         if calibrated is not None:
-            c.families[family.name] = calibrated
+            c.families.append(calibrated)
         if family is BASE and floating:
-            _aim(reference, c, draws[0], want_compile, c.traits(found))
+            _aim(reference, c, draws[0], want_compile, calibration.traits(c, found))
     reference.set_state(state)
     if not reference.sparing:
         _probe(reference, c, assumptions.Case(*draws[0].get(), state), found)
@@ -118,7 +117,7 @@ def calibrate(
 
 def _look_at_inputs(
     reference: ReferenceClient,
-    c: calibration.Calibration,
+    c: Calibration,
     draw: secret_draws.Draw,
     seen: Inspected,
 ) -> tuple[list[Structure], bool]:
@@ -137,7 +136,7 @@ def _look_at_inputs(
 
 def _probe(
     reference: ReferenceClient,
-    c: calibration.Calibration,
+    c: Calibration,
     base: assumptions.Case,
     found: Sequence[Structure],
 ) -> None:
@@ -165,7 +164,7 @@ def _probe(
 
 def _aim(
     reference: ReferenceClient,
-    c: calibration.Calibration,
+    c: Calibration,
     draw: secret_draws.Draw,
     want_compile: bool,
     traits: Traits,
@@ -178,15 +177,13 @@ def _aim(
     )
     if inputs is None:
         return
-    base = c.families[BASE.name]
-    f = calibration.FamilyCalibration(
-        BOUNDARIES.name, True, "", False, [replace(n) for n in base.outputs]
-    )
+    base = c.base
+    f = FamilyCalibration(BOUNDARIES.name, True, "", False, [replace(n) for n in base.outputs])
     calibrator = calibrate_family.Calibrator(reference, c, BOUNDARIES, want_compile, f)
     if calibrator.take(draw.tree, inputs, 0, ["wide", "eager"]):
         f.note = "; ".join(dict.fromkeys(calibrator.problems))
         f.gates = not calibrator.problems
-        c.families[f.name] = f
+        c.families.append(f)
         c.aimed = True
 
 
@@ -198,7 +195,7 @@ def free_elements(tensors: Sequence[torch.Tensor], traits: Traits) -> list[int]:
 
 def _is_asked(
     reference: ReferenceClient,
-    c: calibration.Calibration,
+    c: Calibration,
     family: Family,
     draws: Sequence[secret_draws.Draw],
     found: Sequence[Structure],
@@ -217,7 +214,7 @@ def _is_asked(
 
 def _reduced_axes(
     reference: ReferenceClient,
-    c: calibration.Calibration,
+    c: Calibration,
     draws: Sequence[secret_draws.Draw],
     structures_of: Sequence[Structure],
 ) -> list[Axis]:
@@ -245,7 +242,7 @@ def _reduced_axes(
 
 def _summed_along(
     reference: ReferenceClient,
-    c: calibration.Calibration,
+    c: Calibration,
     draw: secret_draws.Draw,
     found: Sequence[Structure],
 ) -> list[Line]:
@@ -256,7 +253,7 @@ def _summed_along(
         return c.factors
     errors = []
     for line in c.factors:
-        traits = replace(c.traits(found), factors=[line])
+        traits = replace(calibration.traits(c, found), factors=[line])
         inputs = families.apply(FEW_FACTORS, draw.tensors, secret_draws.secret(), traits)
         answers = reference.forward(draw.tree, reference.lend(inputs), ["wide", "eager"])
         if any(a.error is not None for a in answers):
@@ -274,16 +271,14 @@ def _relative_error(wide: Sequence[torch.Tensor], eager: Sequence[torch.Tensor])
     return found
 
 
-def _unchanged(
-    c: calibration.Calibration, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]
-) -> bool:
+def _unchanged(c: Calibration, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if not x.is_floating_point():
             if not torch.equal(x, y):
                 return False
             continue
-        noise = c.families["base"].outputs[i]
-        bound = correctness.bound_of(noise, Scale(), noise.scale, c.floor(i).max)
+        noise = c.base.outputs[i]
+        bound = correctness.bound_of(noise, Scale(), noise.scale, calibration.floor(c, i).max)
         wide = x.double()
         error = norms.error_of(y, wide, None)
         if not math.isfinite(error.max):
@@ -293,6 +288,6 @@ def _unchanged(
     return True
 
 
-def ill_conditioned(c: calibration.Calibration) -> bool:
-    base = c.families["base"]
+def ill_conditioned(c: Calibration) -> bool:
+    base = c.base
     return any(n.moved.max > correctness.ILL * n.scale.max > 0 for n in base.outputs)

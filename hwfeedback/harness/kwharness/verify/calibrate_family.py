@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import Calibration, FamilyCalibration, Noise, Scale
 from kwharness.clients.answers import ModeAnswer, reshaped
 from kwharness.clients.batch_parts import Parts
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, decision_sides, families, norms
-from kwharness.numerics.correctness import Expected, Noise
+from kwharness.numerics.correctness import Expected
 from kwharness.numerics.families import BASE, ORDERED, Family, Traits
-from kwharness.numerics.norms import Scale
 from kwharness.numerics.rounding import LANES
-from kwharness.verify import calibration, secret_draws
+from kwharness.verify import secret_draws
 
 # Of an output's scale: what float64 computes in parts is the same but for this, or it is not
 # computed in parts.
@@ -40,10 +40,10 @@ class Calibrator:
     def __init__(
         self,
         reference: ReferenceClient,
-        c: calibration.Calibration,
+        c: Calibration,
         family: Family,
         want_compile: bool,
-        found: calibration.FamilyCalibration,
+        found: FamilyCalibration,
     ) -> None:
         self._reference = reference
         self._c = c
@@ -228,12 +228,12 @@ class Calibrator:
 
 def calibrate_family(
     reference: ReferenceClient,
-    c: calibration.Calibration,
+    c: Calibration,
     family: Family,
     draws: Sequence[secret_draws.Draw],
     want_compile: bool,
     traits: Traits,
-) -> calibration.FamilyCalibration | None:
+) -> FamilyCalibration | None:
     """Returns what honest errors are on a family's inputs, made from these draws; None where it is
     left out. Raises ReferenceBroken.
     """
@@ -245,7 +245,7 @@ def calibrate_family(
         modes.append("noise:1:coherent" if family.coherent else "noise:1")
     if family is BASE:
         modes.append("noise:2")
-    f = calibration.FamilyCalibration(family.name, True, "", family.exact and c.linear, [])
+    f = FamilyCalibration(family.name, True, "", family.exact and c.linear, [])
     calibrator = Calibrator(reference, c, family, want_compile, f)
     for k, draw in enumerate(draws):
         inputs = reference.lend(families.apply(family, draw.tensors, secret_draws.secret(), traits))
@@ -254,7 +254,7 @@ def calibrate_family(
             return None
     if family.planted:
         # Simulated rounding says nothing beside NaN; what stays finite errs as the base draws do.
-        for n, base in zip(f.outputs, c.families["base"].outputs, strict=True):
+        for n, base in zip(f.outputs, c.base.outputs, strict=True):
             n.error.widen(base.error)
             n.moved.widen(base.moved)
     if family is ORDERED:
@@ -267,7 +267,7 @@ def calibrate_family(
     return f
 
 
-def has_sides(reference: ReferenceClient, c: calibration.Calibration) -> bool:
+def has_sides(reference: ReferenceClient, c: Calibration) -> bool:
     """Whether float64 can be asked what else is right."""
     return c.decides and c.wide and not reference.sparing
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import FamilyCalibration, Scale
 from kwharness.clients.candidate_client import Answer, CandidateClient
 from kwharness.numerics import correctness, families
 from kwharness.numerics.correctness import Expected, Outcome
 from kwharness.numerics.families import BASE, PLANTED
-from kwharness.numerics.norms import Scale
-from kwharness.verify import calibrate, calibration, findings, secret_draws
+from kwharness.verify import calibrate, findings, secret_draws
 from kwharness.verify.oracle import Oracle
 
 # Times the bound within which one more look may tell: who is further off is wrong.
@@ -34,7 +34,7 @@ def _near(o: Outcome) -> bool:
 class Attempt:
     """What a candidate gave for a call, and what is expected of it."""
 
-    known: calibration.FamilyCalibration
+    known: FamilyCalibration
     name: str  # of the family, or of what else is asked
     tree: Any
     inputs: Sequence[torch.Tensor]
@@ -70,7 +70,7 @@ class Checker:
         self.report.add(job.known, job.family.name, [outcome])
 
     def check(
-        self, known: calibration.FamilyCalibration, name: str, answer: Answer, expected: Expected
+        self, known: FamilyCalibration, name: str, answer: Answer, expected: Expected
     ) -> bool:
         """Raises Failed. Returns False where more must be known of the expected values."""
         self._refuse(answer)

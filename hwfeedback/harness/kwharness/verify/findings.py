@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
+from kwharness.base.calibration import FamilyCalibration
 from kwharness.base.constants import SHARED
+from kwharness.base.records import INSIDE
+from kwharness.base.verdicts import CorrectnessReport, FamilyReport
 from kwharness.numerics.correctness import Outcome
-from kwharness.verify import calibration
 
 NEVER_SETTLED = "advisory: decisions on each draw of it fall either way within the bound"
 
@@ -45,89 +46,61 @@ class Failed(Exception):
 
 
 @dataclass
-class Report:
-    """CorrectnessReport, as it grows."""
+class Report(CorrectnessReport):
+    """The report, as it grows, with what is in no message."""
 
-    precision: str
-    seeds: int = 0
-    families: dict[str, dict[str, Any]] = field(default_factory=dict)
-    kernelbench: bool | None = None
-    deterministic: bool | None = None
-    drops_nan: bool = False
-    loses_infinity: bool = False
-    either: int = 0  # elements that have two right values, where it gave the other,
-    compared: int = 0  # of so many
-    caches_weights: bool | None = None
-    follows_weights: bool | None = None
-    general: bool | None = None
-    evidence: list[str] = field(default_factory=list)
+    drops_nan: bool = field(default=False, metadata=INSIDE)
+    loses_infinity: bool = field(default=False, metadata=INSIDE)
+    either: int = field(default=0, metadata=INSIDE)  # elements with two right values: the other,
+    compared: int = field(default=0, metadata=INSIDE)  # of so many
+    evidence: list[str] = field(default_factory=list, metadata=INSIDE)
 
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "precision": self.precision,
-            "seeds": self.seeds,
-            "families": list(self.families.values()),
-        }
-        for name in (
-            "kernelbench",
-            "deterministic",
-            "caches_weights",
-            "follows_weights",
-            "general",
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                out[name] = value
-        return out
+    def family(self, name: str) -> FamilyReport | None:
+        """Returns what is known of a family."""
+        return next((f for f in self.families if f.name == name), None)
 
-    def row(self, name: str) -> dict[str, Any] | None:
+    def row(self, name: str) -> FamilyReport | None:
         """Returns what is known of a family, to be put back."""
-        row = self.families.get(name)
-        return None if row is None else dict(row)
+        row = self.family(name)
+        return None if row is None else replace(row)
 
-    def put(self, name: str, row: dict[str, Any] | None) -> None:
+    def put(self, name: str, row: FamilyReport | None) -> None:
         """Puts it back."""
-        if row is None:
-            self.families.pop(name, None)
-        else:
-            self.families[name] = row
+        at = [f.name for f in self.families].index(name) if self.family(name) else None
+        if at is not None:
+            self.families[at : at + 1] = [row] if row is not None else []
+        elif row is not None:
+            self.families.append(row)
 
-    def add(
-        self, family: calibration.FamilyCalibration, name: str, outcomes: Sequence[Outcome]
-    ) -> None:
-        row = self.families.setdefault(
-            name,
-            {
-                "name": name,
-                "gates": family.gates,
-                "passed": True,
-                "seeds": 0,
-                "max_error": 0.0,
-                "max_bound": 0.0,
-                "rms_error": 0.0,
-                "rms_bound": 0.0,
-                "skipped": 0,
-                "note": family.note,
-            },
-        )
-        row["seeds"] += 1
+    def add(self, family: FamilyCalibration, name: str, outcomes: Sequence[Outcome]) -> None:
+        row = self.family(name)
+        if row is None:
+            row = FamilyReport(name, family.gates, True, 0, 0.0, 0.0, 0.0, 0.0, note=family.note)
+            self.families.append(row)
+        row.seeds += 1
         for o in outcomes:
-            row["skipped"] += o.skipped
-            row["passed"] = row["passed"] and o.passed
+            row.skipped += o.skipped
+            row.passed = row.passed and o.passed
             # The output and the draw that came closest to its bound, so that error and bound
             # belong together.
-            for kind in ("max", "rms"):
-                error, bound = getattr(o.error, kind), getattr(o.bound, kind)
-                before = (
-                    row[f"{kind}_error"] / row[f"{kind}_bound"] if row[f"{kind}_bound"] else -1.0
-                )
-                if (error / bound if bound else (math.inf if error else 0.0)) > before:
-                    row[f"{kind}_error"] = error if math.isfinite(error) else SHARED.not_finite
-                    row[f"{kind}_bound"] = bound if math.isfinite(bound) else SHARED.not_finite
+            if _closer(o.error.max, o.bound.max, row.max_error, row.max_bound):
+                row.max_error, row.max_bound = _finite(o.error.max), _finite(o.bound.max)
+            if _closer(o.error.rms, o.bound.rms, row.rms_error, row.rms_bound):
+                row.rms_error, row.rms_bound = _finite(o.error.rms), _finite(o.bound.rms)
         if any(o.dropped for o in outcomes):
-            row["note"] = f"{family.note}; NaN is dropped (advisory)".removeprefix("; ")
+            row.note = f"{family.note}; NaN is dropped (advisory)".removeprefix("; ")
         if any(o.lost for o in outcomes):
-            row["note"] = f"{row['note']}; infinity is lost (advisory)".removeprefix("; ")
-        if not row["passed"] and not family.gates and "advisory" not in row["note"]:
+            row.note = f"{row.note}; infinity is lost (advisory)".removeprefix("; ")
+        if not row.passed and not family.gates and "advisory" not in row.note:
             reasons = "; ".join(o.reason for o in outcomes if o.reason)
-            row["note"] = f"{row['note']} (advisory: {reasons})"
+            row.note = f"{row.note} (advisory: {reasons})"
+
+
+def _closer(error: float, bound: float, error_before: float, bound_before: float) -> bool:
+    """Whether an error came closer to its bound than one before."""
+    before = error_before / bound_before if bound_before else -1.0
+    return (error / bound if bound else (math.inf if error else 0.0)) > before
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else SHARED.not_finite

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import Calibration
 from kwharness.clients.candidate_client import Answer, CandidateClient, digest, same_bytes
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.clients.reference_client import ReferenceClient
@@ -18,7 +19,7 @@ from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import give_back
 from kwharness.numerics.correctness import Expected
 from kwharness.numerics.families import BASE
-from kwharness.verify import calibrate_family, calibration, secret_draws
+from kwharness.verify import calibrate_family, secret_draws
 from kwharness.verify.check_output import Attempt, Checker
 from kwharness.verify.oracle import Oracle, Varied
 
@@ -41,7 +42,7 @@ class CheckingOracle(Oracle):
         """
 
 
-def oracle_of(reference: ReferenceClient, calibration: calibration.Calibration) -> CheckingOracle:
+def oracle_of(reference: ReferenceClient, calibration: Calibration) -> CheckingOracle:
     """Returns the oracle of a reference, which is told whether memory is spared."""
     return (OneByOne if reference.sparing else InMemory)(reference, calibration)
 
@@ -51,7 +52,7 @@ class InMemory(CheckingOracle):
 
     growth = 2.0
 
-    def __init__(self, reference: ReferenceClient, calibration: calibration.Calibration) -> None:
+    def __init__(self, reference: ReferenceClient, calibration: Calibration) -> None:
         super().__init__(reference, calibration)
         self._expected: list[Expected] = []  # of base draws
         self._several = 1
@@ -205,7 +206,7 @@ class OneByOne(CheckingOracle):
     growth = 1.1
     small_first = True
 
-    def __init__(self, reference: ReferenceClient, calibration: calibration.Calibration) -> None:
+    def __init__(self, reference: ReferenceClient, calibration: Calibration) -> None:
         super().__init__(reference, calibration)
         self._room = secret_draws.Room()
         self._salt = secret_draws.secret()

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import Calibration, FamilyCalibration, Scale
 from kwharness.clients.candidate_client import Answer, CandidateClient
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.numerics import correctness, decision_sides, norms, planted_nan
 from kwharness.numerics.correctness import Expected, Outcome
 from kwharness.numerics.families import BASE, PLANTED, Family
-from kwharness.numerics.norms import Scale
 from kwharness.verify import calibrate_family, calibration, secret_draws
 
 Varied = tuple[secret_draws.Job, Expected | None]
@@ -29,7 +29,7 @@ class Oracle(ABC):
     growth: float  # by which inputs of other shapes may be larger
     small_first = False  # whether few inputs are asked before others: there may be no room later
 
-    def __init__(self, reference: ReferenceClient, calibration: calibration.Calibration) -> None:
+    def __init__(self, reference: ReferenceClient, calibration: Calibration) -> None:
         self.reference = reference
         self.calibration = calibration
         self.output_tree: Any = None
@@ -128,7 +128,7 @@ class Oracle(ABC):
     def job(
         self,
         family: Family,
-        known: calibration.FamilyCalibration,
+        known: FamilyCalibration,
         inputs: Sequence[torch.Tensor],
         draw: secret_draws.Draw,
     ) -> secret_draws.Job:
@@ -141,12 +141,12 @@ class Oracle(ABC):
         """Returns what to compare on inputs as the reference draws them: on a draw's own, where
         none are given.
         """
-        known = self.calibration.families[BASE.name]
+        known = self.calibration.base
         return self.job(BASE, known, draw.tensors if inputs is None else inputs, draw)
 
     def outcomes(
         self,
-        known: calibration.FamilyCalibration,
+        known: FamilyCalibration,
         name: str,
         outputs: Sequence[torch.Tensor],
         expected: Expected,
@@ -158,7 +158,7 @@ class Oracle(ABC):
                 expected,
                 i,
                 known.outputs[i],
-                self.calibration.floor(i, name).max,
+                calibration.floor(self.calibration, i, name).max,
                 mask=name == PLANTED.name,
                 exact=known.exact,
             )

@@ -13,7 +13,7 @@ from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerError, WorkerFailure, WorkerGone
 from kwharness.numerics import correctness, families
 from kwharness.numerics.correctness import Expected
-from kwharness.verify import findings, secret_draws
+from kwharness.verify import calibration, findings, secret_draws
 from kwharness.verify.oracle import Oracle
 
 _Reshaped = tuple[families.Shape, Any, list[torch.Tensor], Expected]
@@ -113,9 +113,9 @@ class OtherShapes:
             return answer.problem
         if answer.outside:
             return "it writes outside its inputs' memory"
-        base = self._oracle.calibration.families["base"]
+        base = self._oracle.calibration.base
         for i, got in enumerate(answer.outputs):
-            floor = self._oracle.calibration.floor(i).max
+            floor = calibration.floor(self._oracle.calibration, i).max
             o = correctness.compare(got, expected, i, base.outputs[i], floor)
             if not o.passed and expected.decides and expected.moved is None:
                 self._oracle.look_closer(tree, inputs, expected)

@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import torch
 
+from kwharness.base.calibration import FamilyCalibration
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerError, ran_out
 from kwharness.clients.reference_client import ReferenceClient
@@ -24,7 +25,6 @@ from kwharness.numerics.families import (
     Family,
     Traits,
 )
-from kwharness.verify import calibration
 
 KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn again at each use
 # A reference may take so many times what a call has, and a candidate keeps nothing of the last one
@@ -50,7 +50,7 @@ class Job:
     """One comparison: a family's inputs, made from a draw."""
 
     family: Family
-    known: calibration.FamilyCalibration
+    known: FamilyCalibration
     tree: Any
     inputs: Sequence[torch.Tensor]
     again: Remade | None = None  # the inputs, in no memory

@@ -22,7 +22,7 @@ def choose_varied(v: Verification) -> set[str]:
         f.name
         for f in FAMILIES
         if f is not BASE
-        and (known := v.calibration.families.get(f.name)) is not None
+        and (known := v.calibration.family(f.name)) is not None
         and known.gates
         and not v.other_weights(known)
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.calibration import Calibration, FamilyCalibration
 from kwharness.clients.candidate_client import Answer, CandidateClient, same_bytes
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.model import weights
@@ -39,7 +40,7 @@ class Verification:
     def __init__(
         self,
         reference: ReferenceClient,
-        calibration: calibration.Calibration,
+        calibration: Calibration,
         level: str,
         *,
         precision: str = "float32",
@@ -75,7 +76,7 @@ class Verification:
         self.original = r.state()
         self.state = self.changed() if state is None else state
         self.draws = secret_draws.draw_many(r, BASE_SEEDS[self.level])
-        self.traits = self.calibration.traits(self._structures())
+        self.traits = calibration.traits(self.calibration, self._structures())
         r.set_state(self.state)
         job = oracle.base_job(self.draws[0])
         with r.whole():
@@ -113,7 +114,7 @@ class Verification:
 
     def check_constructed(self, candidate: CandidateClient) -> None:
         """Judges a candidate that was constructed as the reference was just now. Raises Failed."""
-        known = self.calibration.families[BASE.name]
+        known = self.calibration.base
         tree, inputs = self.draws[secret_draws.secret() % len(self.draws)].get()
         answer, expected = self.oracle.both(candidate, tree, inputs)
         a = Attempt(known, BASE.name, tree, inputs, answer, expected)
@@ -126,7 +127,7 @@ class Verification:
             return []
         return input_structure.again(secret_draws.some_draws(self.reference), c.kinds, c.structures)
 
-    def other_weights(self, known: calibration.FamilyCalibration) -> bool:
+    def other_weights(self, known: FamilyCalibration) -> bool:
         """Whether a family is asked with weights of its own."""
         return known.exact and any(self.reference.info.trainable)
 
@@ -142,7 +143,7 @@ class Verification:
         """Judges what the candidate computes for one. Raises Failed."""
         answer = Answer(list(outputs), "", [], False)
         expected = self.oracle.expect(tree, inputs)  # there may be no room for it before
-        base = self.calibration.families[BASE.name]
+        base = self.calibration.base
         self.checker.check_closely(Attempt(base, BASE.name, tree, inputs, answer, expected))
         self.report.seeds += 1
 
@@ -216,6 +217,4 @@ class Verification:
 
     def kept_job(self, inputs: Sequence[torch.Tensor]) -> secret_draws.Job:
         """Returns what to compare on inputs like those that the reference draws, which are kept."""
-        return secret_draws.Job(
-            BASE, self.calibration.families[BASE.name], self.draws[0].tree, inputs
-        )
+        return secret_draws.Job(BASE, self.calibration.base, self.draws[0].tree, inputs)

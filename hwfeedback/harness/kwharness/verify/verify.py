@@ -65,7 +65,7 @@ def _jobs(v: Verification) -> Iterator[secret_draws.Job]:
         yield v.oracle.base_job(draw)
     left_out = _left_out(v)
     for family in FAMILIES[1:]:
-        known = v.calibration.families.get(family.name)
+        known = v.calibration.family(family.name)
         if known is None or v.other_weights(known) or family in left_out:
             continue
         for k, seed in enumerate(_seeds(v, family)):
@@ -84,7 +84,7 @@ def _left_out(v: Verification) -> set[Family]:
     chance = random.SystemRandom()
     out = {FEW_FACTORS} if chance.randrange(3) else set()
     in_turn = {ORDERED, FEW_TERMS, REPEATED} if v.calibration.many_terms else set()
-    if asked := [f for f in in_turn if f.name in v.calibration.families]:
+    if asked := [f for f in in_turn if v.calibration.family(f.name)]:
         out |= in_turn - {chance.choice(asked)}
     return out
 
@@ -108,7 +108,8 @@ def _repeat_first(v: Verification, candidate: CandidateClient, before: list[Any]
     expected = v.oracle.known(candidate, job, 0)
     second, expected = v.oracle.both(candidate, job.tree, job.inputs, expected)
     v.checker.check_closely(Attempt.of(job, second, expected), candidate)
-    v.report.families[BASE.name]["seeds"] -= 1
+    if base := v.report.family(BASE.name):
+        base.seeds -= 1
     v.report.deterministic = v.oracle.as_before(before, second.outputs)
 
 

@@ -11,19 +11,32 @@ import pathlib
 import re
 import types
 import typing
-from dataclasses import MISSING, is_dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass, field, is_dataclass
+from typing import Any, NamedTuple
 
 import pytest
 
-from kwharness.base import graph, paths, protocol, records, requests, verdicts
+from kwharness.base import (
+    answers,
+    calibration,
+    carried,
+    graph,
+    learned,
+    paths,
+    protocol,
+    records,
+    requests,
+    verdicts,
+)
+from kwharness.base.answers import Answer
 from kwharness.base.protocol import ProtocolError
 from kwharness.base.requests import Build, BuildAhead, Export, Inspect, Parse, Request
-from kwharness.base.verdicts import Answer, Verdict
+from kwharness.base.verdicts import Verdict
 
 SCHEMA = pathlib.Path(protocol.__file__).with_name("referee.schema.json")
 GOLDEN = pathlib.Path(paths.ROOT).parent / "testdata" / "protocol"
 ASKED = (Request, Answer, Parse, Inspect, Build, BuildAhead, Export)
+MODULES = (requests, answers, verdicts, learned, calibration, carried, graph)
 NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
@@ -43,6 +56,9 @@ def kind_of(hint: Any) -> dict[str, Any]:
         return kind_of(inner)
     if origin is list:
         return {"type": "array", "items": kind_of(args[0])}
+    if origin is tuple or issubclass(origin or hint, tuple):
+        kinds = args[:1] if Ellipsis in args else args or typing.get_type_hints(hint).values()
+        return {"type": "array", "items": kind_of(next(iter(kinds)))}
     if origin is dict:
         return {"type": "object", "additionalProperties": kind_of(args[1])}
     if is_dataclass(hint):
@@ -83,8 +99,8 @@ def properties(cls: Any) -> tuple[dict[str, Any], list[str]]:
 
 def messages() -> list[Any]:
     flat = {h for c in ASKED for f, h in records.typed(c) if f.metadata.get("flat")}
-    found = [c for m in (requests, verdicts, graph) for c in vars(m).values()]
-    classes = {c for c in found if is_dataclass(c)} - flat
+    found = [c for m in MODULES for c in vars(m).values()]
+    classes = {c for c in found if isinstance(c, type) and is_dataclass(c)} - flat
     return sorted(classes, key=lambda c: c.__name__)
 
 
@@ -101,7 +117,7 @@ def wanted() -> dict[str, Any]:
         }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "kernelwright: requests to the referee, and the answer to evaluate",
+        "title": "kernelwright: requests to the referee, and its answers",
         "type": "object",
         "properties": {c.__name__: {"$ref": f"#/$defs/{c.__name__}"} for c in ASKED},
         "$defs": defs,
@@ -192,3 +208,78 @@ def test_what_is_absent_has_its_default() -> None:
     assert least.timed.time and least.rules.requires_custom
     newer = {"task": {"source": "x"}, "candidate": {"source": "y"}, "of a newer sender": 1}
     assert Request.from_json(newer).candidate.source == "y"
+
+
+class Pair(NamedTuple):
+    first: int
+    second: str
+
+
+@dataclass
+class Tuples(records.Message):
+    pairs: list[Pair] = field(default_factory=list)
+    any: tuple[tuple[int, int], ...] = ()
+
+
+def test_tuples_are_lists_in_json() -> None:
+    found = Tuples.from_json({"pairs": [[1, "x"]], "any": [[1, 2], [3, 4]]})
+    assert found == Tuples([Pair(1, "x")], ((1, 2), (3, 4))) and found.pairs[0].second == "x"
+    assert Tuples.from_json(json.loads(json.dumps(found.to_json()))) == found
+    for wrong, says in (
+        ({"pairs": [3]}, r"pairs\[0\] is no list"),
+        ({"pairs": [[1]]}, r"pairs\[0\] has not 2 elements"),
+        ({"pairs": [["x", "x"]]}, r"pairs\[0\]\[0\] is no int"),
+        ({"any": [[1, 2], [3]]}, r"any\[1\] has not 2 elements"),
+    ):
+        with pytest.raises(ProtocolError, match=f"^Tuples.{says}$"):
+            Tuples.from_json(wrong)
+
+
+# What is learned: Go keeps it, and may hand back an older harness's.
+
+
+def test_what_is_learned_is_read_as_it_was_written() -> None:
+    whole = golden("result_evaluate")["result"]["learned"]
+    found = learned.Learned.from_json(whole)
+    assert found.calibration is not None and found.calibration.lines == [(0, 0, 2)]
+    assert found.calibration.axes == [((0, 1),)]
+    assert json.loads(json.dumps(found.to_json())) == whole
+    assert learned.Learned.from_json(None) == learned.Learned()
+
+
+@pytest.mark.parametrize(
+    ("changed", "left"),
+    [
+        ({"calibration": None}, {"baselines", "profile"}),
+        ({"calibration": 3, "baselines": [], "profile": "x"}, set()),
+        ({"calibration": {"version": 10}}, {"baselines", "profile"}),  # another version
+        ({"profile": {"tool": "ncu"}}, {"calibration", "baselines"}),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_none(changed: dict[str, Any], left: set[str]) -> None:
+    found = learned.Learned.from_json({**golden("result_evaluate")["result"]["learned"], **changed})
+    assert set(found.to_json()) == left
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"families": []},
+        {"families": [{"name": "base"}]},
+        {"lines": [[0, 1]]},
+        {"axes": [[[0]]]},
+        {"wide": "yes"},
+        {"carried": {}},
+        {"assumptions": {"x": "1"}},
+    ],
+)
+def test_a_calibration_that_lacks_something_is_none(change: dict[str, Any]) -> None:
+    kept = golden("result_evaluate")["result"]["learned"]["calibration"]
+    assert learned.Learned.from_json({"calibration": kept}).calibration is not None
+    assert learned.Learned.from_json({"calibration": {**kept, **change}}).calibration is None
+
+
+def test_each_baseline_is_read_by_itself() -> None:
+    kept = golden("result_evaluate")["result"]["learned"]["baselines"]["eager"]
+    known = {"eager": kept, "a": {}, "b": 1, "c": {**kept, "blocks": [["x"]]}}
+    assert set(learned.Learned.from_json({"baselines": known}).baselines or {}) == {"eager"}

@@ -204,6 +204,6 @@ def test_any_policy_judges_a_rewrite(evaluator: Evaluator) -> None:
     more: dict[str, Any] = {"known": evaluator.calibration(TASK), "time": False}
     for policy, status in (("any", "correct"), ("required", "rejected")):
         request = evaluator.request(TASK, text, "quick", {**more, "custom_code": policy})
-        v = evaluator.referee.evaluate(request, [])["verdict"]
+        v = evaluator.ask("evaluate", request)["verdict"]
         assert v["status"] == status, v["reason"]
     assert "torch.jit.script is not allowed" in v["reason"]

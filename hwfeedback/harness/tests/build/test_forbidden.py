@@ -62,7 +62,7 @@ THREADS = REWRITE.replace(
 
 def verdict(evaluator: Evaluator, text: str, **more: Any) -> dict[str, Any]:
     more = {"known": evaluator.calibration(TASK), "time": False, "custom_code": "required", **more}
-    return evaluator.referee.evaluate(evaluator.request(TASK, text, "quick", more), [])["verdict"]
+    return evaluator.ask("evaluate", evaluator.request(TASK, text, "quick", more))["verdict"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Speedup
 from kwharness.export import annotate, inline_loader, speedup_line, whole_loader
 from tests.export.test_annotate import ABOUT, CANDIDATE
 

@@ -13,6 +13,7 @@ from evaluating import Evaluator, evaluate
 from test_bad_references import whole
 from test_referee import HEAD
 
+from kwharness.base.calibration import Calibration
 from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel
 from kwharness.clients import candidate_client, errors, reference_client
@@ -25,7 +26,7 @@ from kwharness.standalone import calls
 from kwharness.task import inspect_task
 from kwharness.task.invalid import Invalid
 from kwharness.timing import timing, turns, window_base
-from kwharness.verify import calibrate, calibration
+from kwharness.verify import calibrate
 
 XID = "look at the kernel's log (dmesg) for Xid"
 NEWER = "install a newer NVIDIA driver"
@@ -217,8 +218,9 @@ def test_the_judge_meets_it(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatc
     assert answer["error"]["message"].startswith(
         f"the referee met a GPU that does not work: {TOO_OLD}; {NEWER}"
     )
-    said = referee._error("infrastructure", RuntimeError("CUDA error: unknown error"))
-    assert said["message"].startswith("the referee met a GPU that does not work: CUDA error: unk")
+    said = referee._refusal(RuntimeError("CUDA error: unknown error"))
+    assert said.kind == "infrastructure"
+    assert said.message.startswith("the referee met a GPU that does not work: CUDA error: unk")
 
 
 # Calibration and what follows.
@@ -227,7 +229,7 @@ ZEROS = "\n        if not x.any(): {}\n        return torch.softmax(x, -1)"
 
 
 def test_a_family_that_meets_it_is_not_left_out(evaluator: Evaluator) -> None:
-    def calibrated(statement: str) -> calibration.Calibration:
+    def calibrated(statement: str) -> Calibration:
         worker = evaluator.server.spawn("reference", {"threads": 1})
         client = reference_client.ReferenceClient(worker, 30, Played())
         try:

@@ -12,13 +12,13 @@ from evaluating import Evaluator, processes_of
 from test_bad_references import whole
 from test_master_rule import Compiled
 
+from kwharness.base.calibration import Calibration
 from kwharness.base.carried import NOTHING, Carried
 from kwharness.base.protocol import ProtocolError
 from kwharness.base.tensors import Spec, specs_of
 from kwharness.model import slots, state
 from kwharness.model.state import Carrier
 from kwharness.verify import verify
-from kwharness.verify.calibration import Calibration
 from kwharness.verify.verification import Verification
 
 CASES = pathlib.Path(__file__).parents[1] / "cases" / "state"

@@ -11,10 +11,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kwharness.base import trees
+from kwharness.base.calibration import Noise, Scale
 from kwharness.clients import candidate_client
 from kwharness.numerics import correctness, families, norms
-from kwharness.numerics.correctness import Expected, Noise, compare, complete
-from kwharness.numerics.norms import Scale
+from kwharness.numerics.correctness import Expected, compare, complete
 from kwharness.numerics.planted_nan import Effect
 from kwharness.numerics.rounding import SUM_UNIT, Float32Noise, Sources, one_ulp
 from kwharness.verify import secret_draws

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from kwharness.attribution import trace
+from kwharness.base.calibration import Noise
 from kwharness.numerics import correctness, decision_sides, decisions, norms, rounding
-from kwharness.numerics.correctness import Expected, Noise
+from kwharness.numerics.correctness import Expected
 from kwharness.task import operator_counts
 
 

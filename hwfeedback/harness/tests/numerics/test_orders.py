@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kwharness.base.calibration import Line
 from kwharness.numerics import families, few_terms, orders
 from kwharness.numerics.families import Traits
-from kwharness.numerics.orders import Line
 from kwharness.task import operator_counts
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from kwharness.base.calibration import Scale
 from kwharness.numerics import planted_nan
 from kwharness.numerics.correctness import Expected, Noise, Outcome, compare, complete
-from kwharness.numerics.norms import Scale
 
 F = Callable[..., torch.Tensor]
 NAN, INF = math.nan, math.inf

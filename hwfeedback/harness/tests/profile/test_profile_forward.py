@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from kwharness.base.learned import Learned
 from kwharness.base.protocol import ProtocolError
 from kwharness.base.requests import Ceilings, Request
-from kwharness.base.verdicts import CorrectnessReport, Floor, Kernel, Learned, Profile, Verdict
+from kwharness.base.verdicts import CorrectnessReport, Floor, Kernel, Profile, Verdict
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import device as devices

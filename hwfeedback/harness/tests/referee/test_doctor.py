@@ -21,7 +21,7 @@ def test_the_cuda_that_torch_was_built_for(
 
     monkeypatch.setattr(torch.version, "cuda", built)
     report = doctor.report(types.SimpleNamespace(spawn=none), "strict")
-    assert report["cuda"] == told
-    checks = {c["name"]: c for c in report["checks"]}
-    assert torch.__version__ in checks["torch"]["note"]
-    assert checks["sandbox"]["note"] == "no user namespaces" and not checks["sandbox"]["ok"]
+    assert report.cuda == told
+    checks = {c.name: c for c in report.checks}
+    assert torch.__version__ in checks["torch"].note
+    assert checks["sandbox"].note == "no user namespaces" and not checks["sandbox"].ok

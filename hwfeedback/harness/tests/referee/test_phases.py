@@ -16,6 +16,7 @@ from evaluating import Evaluator
 from test_referee import NATIVE, SCALED
 
 from kwharness.base.operations import Failure
+from kwharness.base.requests import Request
 from kwharness.clients.errors import WorkerError
 from kwharness.process.fork_client import ForkServer
 from kwharness.referee import evaluation, faults, trial
@@ -43,7 +44,8 @@ def seen(
     evaluator.referee.progress = look  # type: ignore[method-assign]
     known = {"known": evaluator.calibration(SCALED), "want_baselines": ["eager"]}
     request = evaluator.request(SCALED, source, "quick", {**known, **more})
-    return evaluator.sharing(request, [])["verdict"], stages
+    answer = evaluator.sharing(Request.from_json(request), [])
+    return answer.verdict.to_json(), stages
 
 
 def test_it_is_verified_beside_others_and_timed_alone(evaluator: Evaluator) -> None:
@@ -105,7 +107,7 @@ def test_what_was_started_ahead_gives_up_its_share(evaluator: Evaluator) -> None
         could.append(evaluator.device.free(fcntl.LOCK_EX))
         return [evaluator.device.take(fcntl.LOCK_SH)], None
 
-    request = evaluation.Request.from_json(evaluator.request(SCALED, NATIVE, "quick", {}))
+    request = Request.from_json(evaluator.request(SCALED, NATIVE, "quick", {}))
     context = evaluation.Context(evaluator.server, request, [share], Asker(alone=alone))
     nothing = SimpleNamespace(drain=lambda _: None, hold=lambda _: None)
     with ThreadPoolExecutor() as context.beside:
@@ -149,7 +151,7 @@ def _memory() -> faults.Fault:
 def test_what_may_be_the_doing_of_others(
     evaluator: Evaluator, fault: faults.Fault, beside: bool, after: bool
 ) -> None:
-    request = evaluation.Request.from_json(evaluator.request(SCALED, NATIVE, "quick", {}))
+    request = Request.from_json(evaluator.request(SCALED, NATIVE, "quick", {}))
     asker = Asker(alone=lambda: ([], None))
     context = evaluation.Context(evaluator.server, request, asker=asker)
     e = evaluation.Evaluation(context)

@@ -25,8 +25,8 @@ from kwharness.base.carried import NOTHING
 from kwharness.base.for_candidate import Spent, Traced
 from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel, Closed
-from kwharness.base.requests import Candidate, Request, Speedup, Task
-from kwharness.base.verdicts import CorrectnessReport, Measurement, TimingReport, Verdict
+from kwharness.base.requests import Candidate, Request, Task
+from kwharness.base.verdicts import CorrectnessReport, Measurement, Speedup, TimingReport, Verdict
 from kwharness.build import builder_client, reports
 from kwharness.clients import candidate_client, client, errors
 from kwharness.machine import device, toolchain
@@ -409,7 +409,7 @@ def test_native_code_is_built_traced_and_certified_as_exported(evaluator: Evalua
 def test_what_compilers_make_of_a_candidate(evaluator: Evaluator) -> None:
     def built(text: str, *archs: str, **more: Any) -> list[dict[str, Any]]:
         msg = {"candidate": {"source": text}, "archs": list(archs), "cache_dir": evaluator.cache}
-        return evaluator.referee.build(msg | more, [])["builds"]
+        return evaluator.ask("build", msg | more)["builds"]
 
     (one,) = built(NATIVE, "")
     assert (one["arch"], one["status"], one["build"]["form"]) == ("", "built", "native")
@@ -435,7 +435,7 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
 ) -> None:
     def ahead(text: str, **more: Any) -> dict[str, Any]:
         msg = {"candidate": {"source": text}, "cache_dir": evaluator.cache, "custom_code": "any"}
-        return evaluator.referee.build_ahead(msg | {"device": "cpu", "arch": ""} | more, [])
+        return evaluator.ask("build_ahead", msg | {"device": "cpu", "arch": ""} | more)
 
     broken = NATIVE.replace("i < rows", "i < no_rows", 1)
     no_class = NATIVE.replace("ModelNew", "Other")
@@ -486,7 +486,7 @@ def test_code_for_a_gpu_is_built_ahead_without_one(evaluator: Evaluator) -> None
     msg = {"device": "cuda:0", "arch": "sm_90a", "cache_dir": evaluator.cache}
     for source, status in ((text, ""), (text.replace("return v;", "return v", 1), "build_failed")):
         body = msg | {"candidate": {"source": source}, "custom_code": "required"}
-        said = evaluator.referee.build_ahead(body, [])
+        said = evaluator.ask("build_ahead", body)
         assert said["status"] == status and said["language"] == "cuda", said["reason"]
         again = builder_client.build(
             evaluator.server,
@@ -555,9 +555,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
         known = evaluator.calibration(SCALED)
         more = {"known": known, "time": True, "batch": "b", "want_baselines": ["eager"]}
         more["upcoming"] = [{"source": s, "language": "cpp"} for s in handed_in[i + 1 :]]
-        answer = evaluator.referee.evaluate(
-            evaluator.request(SCALED, text, "quick", more), [theirs]
-        )
+        answer = evaluator.ask("evaluate", evaluator.request(SCALED, text, "quick", more), [theirs])
         evaluator.known[SCALED] |= answer["learned"]
         verdicts.append(answer["verdict"])
         if i == 2:
@@ -658,7 +656,7 @@ def test_processes_are_started_for_the_next_candidate(
         SCALED, NATIVE, "quick", {"time": True, "want_baselines": ["eager"]}
     )
     request["known"] = evaluator.calibration(SCALED)
-    assert evaluator.referee.evaluate(request, [theirs])["verdict"]["status"] == "correct"
+    assert evaluator.ask("evaluate", request, [theirs])["verdict"]["status"] == "correct"
     ahead = pids()
     assert len(ahead) == 3 and not ahead & set(timed)
     evaluator.referee._warm.take(
@@ -737,7 +735,7 @@ def test_timed(evaluator: Evaluator) -> None:
         "ceilings": ceilings,
         "specs": {"l3_bytes": 8 << 20},
     }
-    answer = evaluator.referee.evaluate(evaluator.request(SCALED, NATIVE, "quick", more), [])
+    answer = evaluator.ask("evaluate", evaluator.request(SCALED, NATIVE, "quick", more))
     v = answer["verdict"]
     assert v["status"] == "correct", v["reason"]
     assert v["candidate_ms"] > 0 and v["baselines"]["eager"] > 0
@@ -788,7 +786,7 @@ def test_a_references_process_serves_the_next_candidate(evaluator: Evaluator) ->
     more = {"known": evaluator.calibration(SOFTMAX), "time": False, "require_custom": False}
     request = evaluator.request(SOFTMAX, model_new("return torch.softmax(x, -1)"), "quick", more)
     for _ in range(2):
-        assert evaluator.referee.evaluate(dict(request), [theirs])["verdict"]["status"] == "correct"
+        assert evaluator.ask("evaluate", dict(request), [theirs])["verdict"]["status"] == "correct"
     os.close(theirs)
     assert evaluator.referee._warm
     assert select.select([ours], [], [], 120)[0] and os.read(ours, 1) == b""
@@ -1075,7 +1073,7 @@ def test_the_golden_request_is_an_evaluation() -> None:
     place = request.workplace
     assert (e.context.level, e.context.threads, place.sandbox) == ("quick", 2, "strict")
     assert e.program.source == "class ModelNew: ...\n"
-    assert request.known.baselines == {"eager": 1}
+    assert request.known.baselines is not None and request.known.baselines["eager"].threads == 2
     assert [t.dtype for t in [*request.task.inputs, *request.task.outputs]] == ["float32"] * 2
     assert request.candidate.language == "cpp" and place.cache_dir
     assert request.rules.precision and request.timed.want_baselines and request.harness

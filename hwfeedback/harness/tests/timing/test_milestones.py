@@ -8,7 +8,7 @@ import random
 import pytest
 
 from kwharness.base import stats
-from kwharness.base.requests import Speedup
+from kwharness.base.verdicts import Speedup
 from kwharness.timing import milestones
 
 MILESTONE = 0.05

@@ -76,7 +76,7 @@ def verdict(evaluator: Evaluator, known: dict, *named: tuple[str, str]) -> dict:
     more["named"] = [{"name": n, "source": s, "language": ""} for n, s in named]
     more["specs"] = {"l3_bytes": 1 << 20}
     request = evaluator.request(TASK, NATIVE % 5, "quick", more)
-    answer = evaluator.referee.evaluate(request, [])
+    answer = evaluator.ask("evaluate", request)
     known |= answer["learned"]
     return answer["verdict"]
 
@@ -134,7 +134,7 @@ def test_one_that_fails_while_it_takes_turns_is_left_out(
     more = {"time": True, "want_baselines": ["eager"], "known": evaluator.calibration(TASK)}
     more |= {"named": [{"name": "expert", "source": NATIVE % 1}], "require_custom": True}
     request = evaluator.request(TASK, NATIVE % 1, "certify", {**more, "cold": False})
-    v = evaluator.referee.evaluate(request, [])["verdict"]
+    v = evaluator.ask("evaluate", request)["verdict"]
     assert v["status"] == "certified", v["reason"]
     assert set(v["baselines"]) == {"eager"}
     said = "baseline expert failed while it was timed: it died, and is left out"
@@ -172,7 +172,7 @@ def test_it_has_the_weights_or_is_left_out(evaluator: Evaluator, form: str, by: 
     more = {"time": True, "want_baselines": ["eager"], "known": evaluator.calibration(TASK)}
     more |= {"named": [{"name": "expert", "source": text % 1}], "require_custom": True}
     request = evaluator.request(TASK, candidate, "quick", {**more, "specs": {"l3_bytes": 1 << 20}})
-    v = evaluator.referee.evaluate(request, [])["verdict"]
+    v = evaluator.ask("evaluate", request)["verdict"]
     assert (v["status"], v["weights"]) == ("correct", by), v["reason"]
     notes = " ".join(v["timing"]["notes"])
     assert ("expert" in v["baselines"]) is right, notes
@@ -190,6 +190,6 @@ def test_names_may_contradict_values(evaluator: Evaluator) -> None:
     more = {"time": True, "want_baselines": ["eager"], "known": evaluator.calibration(task)}
     more |= {"named": [{"name": "expert", "source": text.replace("PLACE", other) % 1}]}
     request = evaluator.request(task, text.replace("PLACE", two) % 1, "quick", more)
-    v = evaluator.referee.evaluate(request, [])["verdict"]
+    v = evaluator.ask("evaluate", request)["verdict"]
     assert v["status"] == "correct", v["reason"]
     assert "expert" in v["baselines"], v["timing"]["notes"]

@@ -17,8 +17,7 @@ from evaluating import LLC, busy
 from forked import Forked
 
 from kwharness.base import stats
-from kwharness.base.requests import Speedup
-from kwharness.base.verdicts import Measurement
+from kwharness.base.verdicts import Measurement, Speedup
 from kwharness.machine import device
 from kwharness.timing import (
     baselines,
@@ -125,12 +124,12 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     assert timed.report.candidate.median_ms > 0.9
 
     again, spawner, _ = time_it(
-        makes, want=["eager", "compile"], known=timed.learned, contents=first.contents
+        makes, want=["eager", "compile"], known=timed.records, contents=first.contents
     )
     stood = spawner.count("compile") == 0
     assert stood or any("again" in n for n in again.report.notes)
     assert (again.report.protocol == "cached baselines") == stood
-    assert set(again.learned["baselines"]) == {"eager", "compile"}
+    assert set(again.records) == {"eager", "compile"}
 
 
 @pytest.mark.parametrize(
@@ -667,19 +666,11 @@ def test_drift_widens_the_interval_both_ways() -> None:
 
 
 def test_records_of_another_protocol_or_thread_count_are_not_used() -> None:
-    good = record(1.0).to_json()
-    known = {
-        "baselines": {
-            "eager": good,
-            "a": {**good, "protocol": 0},
-            "b": {**good, "threads": 7},
-            "c": {**good, "blocks": []},
-            "d": {**good, "blocks": [[0.0]]},
-            "e": {},
-        }
-    }
-    assert set(baselines.usable(known, 2)) == {"eager"}
-    assert baselines.usable(None, 2) == {}
+    good = record(1.0)
+    assert baselines.comparable(good, 2)
+    wrong: list[dict[str, Any]] = [{"protocol": 0}, {"threads": 7}, {"blocks": []}]
+    for changed in (*wrong, {"blocks": [[0.0]]}):
+        assert not baselines.comparable(dataclasses.replace(good, **changed), 2)
 
 
 def test_contenders_are_the_fastest_and_those_near_it() -> None:

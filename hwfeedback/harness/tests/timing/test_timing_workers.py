@@ -65,7 +65,7 @@ def test_eager_against_eager(server: fork_client.ForkServer) -> None:
     assert timed.speedup.low < timed.speedup.high
     expected = timer.contents.expected(range(1))[0][0]
     assert torch.allclose(expected, torch.tanh(draw(0)[0]) * 2.0)
-    assert set(timed.learned["baselines"]) == {"eager"}
+    assert set(timed.records) == {"eager"}
 
 
 def test_a_worker_of_the_server_is_seen_from_outside(server: fork_client.ForkServer) -> None:

@@ -363,7 +363,7 @@ def kinds(table: dict[str, Any]) -> list[Any]:
 def refused(evaluator: Evaluator, source: str, timeout_s: float = 30) -> Invalid:
     request = {"name": "bad", "source": source, "threads": 1, "timeout_s": timeout_s}
     with pytest.raises(Invalid) as e:
-        evaluator.referee.inspect(request, [])
+        evaluator.ask("inspect", request)
     said = e.value
     assert said.hint and said.message.isprintable() and len(said.message) < 500
     assert paths.ROOT not in said.traceback
@@ -478,7 +478,7 @@ def test_a_reference_that_breaks_later_is_no_task(evaluator: Evaluator) -> None:
     )
     request["task"] = {**request["task"], "source": whole(forward="raise ValueError('enough')")}
     with pytest.raises(Invalid, match="Model's forward raises ValueError: enough"):
-        evaluator.referee.evaluate(request, [])
+        evaluator.ask("evaluate", request)
 
 
 def test_want_of_memory_in_calibration_is_nobodys_word() -> None:

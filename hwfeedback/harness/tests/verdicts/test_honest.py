@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from evaluating import evaluate, fork_server, new_cache, processes_of
 
+from kwharness.base.calibration import Calibration
 from kwharness.base.constants import SHARED
 from kwharness.build import source
 from kwharness.clients.candidate_client import CandidateClient
@@ -26,7 +27,6 @@ from kwharness.referee.program import Program
 from kwharness.referee.trial import Trial
 from kwharness.verify import verify
 from kwharness.verify.calibrate import calibrate
-from kwharness.verify.calibration import Calibration
 from kwharness.verify.findings import Failed
 
 KERNELS = {

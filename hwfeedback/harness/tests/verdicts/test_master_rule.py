@@ -16,13 +16,13 @@ import pytest
 import torch
 from evaluating import evaluate, new_cache, processes_of
 
+from kwharness.base.calibration import Calibration
 from kwharness.build import source
 from kwharness.clients.candidate_client import Answer
 from kwharness.clients.reference_client import ReferenceClient
 from kwharness.process.fork_client import ForkServer
 from kwharness.verify import verify
 from kwharness.verify.calibrate import calibrate
-from kwharness.verify.calibration import Calibration
 from kwharness.verify.verification import Verification
 
 EXAMPLES = pathlib.Path(__file__).parents[4] / "examples"

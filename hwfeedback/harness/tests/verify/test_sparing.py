@@ -22,9 +22,10 @@ from evaluating import Evaluator, new_cache, processes_of
 from test_verify import prepared
 
 from kwharness.base import for_candidate, for_reference, operations, trees
+from kwharness.base.calibration import Calibration
+from kwharness.base.learned import Learned
 from kwharness.base.protocol import Timeout
 from kwharness.base.tensors import Block, Entry, LayoutError
-from kwharness.base.verdicts import Learned
 from kwharness.clients import batch_parts, candidate_client, client
 from kwharness.clients.answers import ModeAnswer
 from kwharness.clients.batch_parts import Parts
@@ -53,7 +54,6 @@ from kwharness.verify import (
     verification,
     verify,
 )
-from kwharness.verify.calibration import Calibration
 from kwharness.workers import candidate as worker_candidate
 from kwharness.workers import forms, loaded
 from kwharness.workers import reference as worker_reference

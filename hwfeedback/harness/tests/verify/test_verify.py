@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,20 +15,22 @@ from evaluating import Evaluator, processes_of
 from test_referee import AFFINE_INIT, HEAD, SCALED, eager, model_new
 
 from kwharness.base import for_candidate
+from kwharness.base.calibration import Calibration, FamilyCalibration, Scale
 from kwharness.base.protocol import Closed
+from kwharness.base.verdicts import CorrectnessReport
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.clients.errors import WorkerGone
 from kwharness.machine import device
 from kwharness.numerics import families
+from kwharness.numerics.correctness import Outcome
 from kwharness.process.fork_client import Exit
 from kwharness.referee import timed_calls, trial
 from kwharness.referee.faults import Fault, faults
 from kwharness.referee.program import Program
 from kwharness.referee.timed_calls import TimedCalls
 from kwharness.referee.trial import Trial
-from kwharness.verify import calibrate, check_output, secret_draws, verification
+from kwharness.verify import calibrate, check_output, findings, secret_draws, verification
 from kwharness.verify import timed_calls as checks
-from kwharness.verify.calibration import Calibration
 from kwharness.verify.oracle import Oracle
 from kwharness.verify.verification import Verification
 
@@ -303,8 +307,7 @@ def test_axes_that_are_reduced_are_found(evaluator: Evaluator) -> None:
     def axes(source: str) -> set[families.Axis]:
         kept = json.loads(json.dumps(evaluator.calibration(source)["calibration"]))
         found = Calibration.from_json(kept)
-        assert found is not None
-        assert ("permuted" in found.families) == bool(found.axes)
+        assert (found.family("permuted") is not None) == bool(found.axes)
         return set(found.axes)
 
     assert axes(task_of("return x.sum(-1)", "[torch.randn(16, 40)]")) == {((0, 1),)}
@@ -514,7 +517,7 @@ def test_draws_are_made_anew_where_they_are_too_large_to_keep(
     client = e.processes.reference(compiles=False)
     try:
         again = calibrate.calibrate(client, want_compile=False)
-        assert {f.name for f in again.families.values()} >= {"base", "heavy_tails", "planted"}
+        assert {f.name for f in again.families} >= {"base", "heavy_tails", "planted"}
     finally:
         client.kill()
 
@@ -580,3 +583,27 @@ def test_a_family_on_which_outputs_have_another_shape_is_left_out(evaluator: Eva
     assert [n.partition(":")[0] for n in notes if said in n] == ["zeros"]
     v = evaluator.verdict(task, model_new("return x[: 2 + int((x != 0).any())] + x[: 3]"))
     assert v["status"] == "correct", v["reason"]
+
+
+def test_a_row_of_a_report_is_put_back() -> None:
+    report = findings.Report("float32")
+    known = FamilyCalibration("base", True, "", False, [])
+    right = Outcome(True, Scale(1.0, 0.5), Scale(2.0, 2.0))
+    assert report.row("base") is None
+    report.add(known, "base", [right])
+    report.add(replace(known, note="few"), "other", [right])
+    before = report.row("base")
+    report.add(known, "base", [Outcome(False, Scale(math.inf, 0.0), Scale(2.0, 2.0))])
+    row = report.family("base")
+    assert row is not None and (row.seeds, row.passed, row.max_error) == (2, False, 1e300)
+    assert (row.rms_error, row.rms_bound) == (0.5, 2.0), "that which came closest"
+    report.put("base", before)
+    assert [(f.name, f.seeds, f.passed) for f in report.families] == [
+        ("base", 1, True),
+        ("other", 1, True),
+    ]
+    report.put("base", None)
+    assert report.family("base") is None and report.families[0].note == "few"
+    report.drops_nan = True
+    assert CorrectnessReport.from_json(report.to_json()).families == report.families
+    assert set(report.to_json()) == {"precision", "seeds", "families"}
