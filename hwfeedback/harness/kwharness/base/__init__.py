@@ -2,9 +2,9 @@
 
 protocol frames JSON and descriptors. Messages are dataclasses (records): requests and verdicts
 between Go and the referee; operations, for_reference, for_candidate and carried between the referee
-and its workers. built is what a candidate has built, trees and tensors carry what a forward takes
-and gives, stats makes intervals of times, constants has what Go goes by as well. No module here
-knows anything of the rest.
+and its workers; configs is what a worker is started with. built is what a candidate has built,
+trees and tensors carry what a forward takes and gives, stats makes intervals of times, constants
+has what Go goes by as well. No module here knows anything of the rest.
 
 Side: both.
 Imported by: attribution, build, clients, export, machine, model, numerics, process, profile,

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.configs import ProfilerConfig
 from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
 from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
@@ -30,7 +31,7 @@ from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import toolchain
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device
-from kwharness.process.policy import SandboxError
+from kwharness.process.policy import Limits, SandboxError
 from kwharness.profile import ncu
 from kwharness.profile.kernel_kinds import (
     COPIES,
@@ -88,8 +89,8 @@ class Profiler:
         self,
         server: Any,
         device: Device,
-        config: dict[str, Any],
-        limits: dict[str, int],
+        config: ProfilerConfig,
+        limits: Limits,
         fds: Sequence[int],
         capability: int,
         *,
@@ -118,9 +119,17 @@ class Profiler:
     @property
     def keys(self) -> list[str]:
         """Of processes that are started ahead."""
-        command = ncu.command(self._program, self._known, full=self._full)
-        whole = ["profiler", self._config, self._limits, command]
-        return [json.dumps([i, *whole], sort_keys=True) for i in range(AHEAD)]
+        whole = [self._under_ncu().to_json(), self._limits.to_json()]
+        return [json.dumps(["profiler", i, *whole], sort_keys=True) for i in range(AHEAD)]
+
+    def _under_ncu(self) -> ProfilerConfig:
+        """Returns the configuration of a process under ncu."""
+        return replace(
+            self._config,
+            tools=True,
+            read_only=folders_of(self._program),
+            command=ncu.command(self._program, self._known, full=self._full),
+        )
 
     def ahead(self) -> None:
         """Has processes started that the next profiles are taken in, of whatever task that is asked
@@ -181,13 +190,9 @@ class Profiler:
             why = f"ncu did not start within {START_S:g} s, twice or more"
             raise NoProfile(f"{why}: it is not asked for {REST_S / 60:g} minutes", passing=True)
         ours, theirs = Channel.pair(MAX_WORKER_FRAME)
-        config = self._config | {
-            "tools": True,
-            "read_only": folders_of(self._program),
-            "command": ncu.command(self._program, self._known, full=self._full),
-        }
         try:
-            worker = self._server.spawn("profiler", config, [theirs.fileno()], limits=self._limits)
+            config, fds = self._under_ncu(), [theirs.fileno()]
+            worker = self._server.spawn(config, fds, limits=self._limits)
         except BaseException:
             ours.close()
             raise
@@ -363,9 +368,8 @@ class Profiler:
     def _listed(self, subject: Subject) -> Seen:
         """Returns the launches of a forward and their times. Raises NoProfile."""
         try:
-            worker = self._server.spawn(
-                "profiler", self._config | {"tools": True}, self._fds, limits=self._limits
-            )
+            config = replace(self._config, tools=True)
+            worker = self._server.spawn(config, self._fds, limits=self._limits)
         except (SandboxError, ProtocolError) as e:
             raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
         client = CandidateClient(worker, subject.forward_s, self._device)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import kernelwright
+from kwharness.base.configs import CandidateConfig
 from kwharness.machine import toolchain
 from kwharness.process.policy import SandboxError
 
@@ -30,7 +31,7 @@ def report(server: Any, mode: str) -> dict[str, Any]:
 
     missing: list[str] = []
     try:
-        with server.spawn("candidate", {"sandbox": mode, "threads": 1}) as worker:
+        with server.spawn(CandidateConfig(mode)) as worker:
             missing = list(worker.missing)
         contained = True
         note = f"{mode}, complete" if not missing else f"{mode}, without {', '.join(missing)}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.configs import ReferenceConfig
 from kwharness.base.constants import SHARED
 from kwharness.clients.client import Client
 from kwharness.clients.errors import WorkerError, WorkerFailure
@@ -257,7 +258,8 @@ class Opponents:
 
     def _compiled_key(self) -> str:
         context = self.context
-        own = [context.task.source, context.config(), context.eval_mode, context.device.kind]
+        config = context.config(ReferenceConfig).to_json()
+        own = [context.task.source, config, context.eval_mode, context.device.kind]
         return json.dumps(own, sort_keys=True)
 
 

@@ -29,6 +29,7 @@ if __name__ == "__main__":
 import torch
 
 from kwharness.base import for_candidate, operations, trees
+from kwharness.base.configs import ProfilerConfig
 from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
 from kwharness.base.records import Message
@@ -60,10 +61,9 @@ _KERNEL, _CHILD = 0, 4  # CUgraphNodeType
 Launch = tuple[str, tuple[int, ...], tuple[int, ...]]  # name, grid, block
 
 
-def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+def main(channel: Channel, config: ProfilerConfig, fds: list[int]) -> None:
     """``fds``: with a command, the socket of who serves the candidate."""
-    command = config.get("command")
-    if not command:
+    if not config.command:
         serve(channel)
         return
     inner = fds.pop(0)
@@ -71,7 +71,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     program = [sys.executable, "-I", "-B", os.path.realpath(__file__), str(inner)]
     try:
         process = subprocess.Popen(
-            [*command, "--log-file", report, *program],
+            [*config.command, "--log-file", report, *program],
             stdin=subprocess.DEVNULL,
             pass_fds=[inner],
             env={**os.environ, **ncu.ENVIRONMENT},
