@@ -1,6 +1,7 @@
 """What a worker of each role is started with: built by whoever asks for it, read by the worker.
 
-The fork server's client reads of it what the sandbox is to give (process/fork_client.py).
+The fork server's client reads of it what the sandbox is to give (process/fork_client.py). Nobody
+compares or prints them, as messages.py there says.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import ClassVar
 from kwharness.base.records import FLAT, Message, Natural
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Place(Message):
     """The device that a worker computes on."""
 
@@ -20,7 +21,7 @@ class Place(Message):
     gpu_uuid: str = ""  # its name for the driver
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Config(Message):
     """What workers of all roles have."""
 
@@ -40,7 +41,7 @@ class ReferenceConfig(Config):
     role = "reference"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CandidateConfig(Config):
     """Of a candidate's worker."""
 
@@ -48,7 +49,7 @@ class CandidateConfig(Config):
     poison: bool = False  # memory that it allocates holds no zeros
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class BuilderConfig(Config):
     """Of a builder."""
 
@@ -59,7 +60,7 @@ class BuilderConfig(Config):
     warm: bool = False  # it makes NVRTC ready before it is asked for anything
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ProfilerConfig(Config):
     """Of a profiler's worker."""
 

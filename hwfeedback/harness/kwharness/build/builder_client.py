@@ -132,9 +132,7 @@ def build(
         if warm:
             shop.begin()
         compiles = trial != EARLY and not forbids and inductor.compiles(text)
-        config = BuilderConfig(mode)
-        if compiles:
-            config = _with_torch(config, cache_dir, device)
+        config = _with_torch(mode, cache_dir, device) if compiles else BuilderConfig(mode)
         runs = _Runs(forbids, config, compiles, trial == EARLY)
         bad = _build_ahead(server, text, result, shop, runs)
         if trial not in (NO_TRIAL, EARLY) and (bad or shop.failures):
@@ -268,13 +266,13 @@ class _Runs(NamedTuple):
     early: bool = False  # it does not
 
 
-def _with_torch(config: BuilderConfig, cache_dir: str, device: str) -> BuilderConfig:
+def _with_torch(mode: str, cache_dir: str, device: str) -> BuilderConfig:
     """Returns the configuration of a process in which torch.compile may be at work."""
     from kwharness.machine import device as devices  # which needs torch: EARLY may have none
 
     kind = devices.class_of(device.partition(":")[0])
     folder = inductor.warm(cache_dir) if kind.warm_inductor else ""
-    return replace(config, preimport=["compile"], inductor_cache=folder)
+    return BuilderConfig(mode, preimport=["compile"], inductor_cache=folder)
 
 
 def _build_ahead(

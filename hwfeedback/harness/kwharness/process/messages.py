@@ -1,6 +1,7 @@
 """What a fork server is asked, and what it tells: forkserver.py says when.
 
 A class here is one value of the key "type". Go knows them, too: protocol.schema.json has the keys.
+Nobody compares or prints them: methods for that would take most of the time that an import takes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from kwharness.base.records import NULL, Message, Natural
 from kwharness.process.policy import Settings
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Typed(Message):
     """A message that says which one it is."""
 
@@ -25,14 +26,14 @@ class Typed(Message):
 # What it is asked.
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Asked(Typed):
     """A request. ``id`` is the asker's name for it, and for the worker that it is about."""
 
     id: Natural
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Spawn(Asked):
     """Start a worker. The descriptors are its socket, and then its own."""
 
@@ -69,7 +70,7 @@ class Ping(Asked):
 # What it tells.
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Ready(Typed):
     """It has imported what it needs: the first word to whoever has started or found it."""
 
@@ -78,7 +79,7 @@ class Ready(Typed):
     pid: Natural  # the server's
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Spawned(Asked):
     """A worker is confined and runs."""
 
@@ -88,7 +89,7 @@ class Spawned(Asked):
     missing: list[str]  # what the machine could not give the sandbox
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Failed(Asked):
     """There is no worker."""
 
@@ -96,7 +97,7 @@ class Failed(Asked):
     message: str = ""  # a sentence on why
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Log(Asked):
     """What is known of a worker's doings. What it printed is foreign text."""
 
@@ -106,7 +107,7 @@ class Log(Asked):
     files: dict[str, int] = field(default_factory=dict)  # times, by path that is not its own
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Exited(Log):
     """A worker has ended, and was reaped."""
 
@@ -117,7 +118,7 @@ class Exited(Log):
     reason: str = "exited"  # see fork_client.Exit
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Pong(Asked):
     """How the server is."""
 
@@ -147,7 +148,7 @@ class Taken(Typed):
 # Of a worker that starts.
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Start(Typed):
     """To it, over its own socket: what it is started with, and its further descriptors."""
 
@@ -155,7 +156,7 @@ class Start(Typed):
     config: dict[str, Any] = field(default_factory=dict)  # of configs.Config
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Forked(Message):
     """From the process before it, to the server."""
 
@@ -165,7 +166,7 @@ class Forked(Message):
     error: str = ""  # why there is none
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Confined(Message):
     """From it to the server, before it meets anything foreign."""
 

@@ -88,4 +88,4 @@ def test_what_a_spawn_leaves_open_is_strict() -> None:
 def test_a_row_for_each_role() -> None:
     assert BY_ROLE.keys() == policy.PROFILES.keys() == worker_start.MODULES.keys() - {"referee"}
     asked = BuilderConfig("weak", 2, Place("cuda", 0, "GPU-1"), ["/x"], light="/y", warm=True)
-    assert BuilderConfig.from_json(asked.to_json()) == asked
+    assert BuilderConfig.from_json(asked.to_json()).to_json() == asked.to_json()
