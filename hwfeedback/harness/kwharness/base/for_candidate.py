@@ -230,3 +230,22 @@ class Listed(Message):
     seen: Any = ""  # JSON: see standalone/interpreter.py: launches_of
     more: Any = 0  # launches of other kinds
     more_ms: Any = 0.0  # of these
+
+
+# What a candidate's process asks a desk (clients/workshop.py) for, over a socket of its own.
+
+
+@dataclass(frozen=True)
+class Build(Request):
+    """Build what it asks for. The object comes as a descriptor."""
+
+    op = "build"
+    request: Any = None  # a BuildRequest, by the word of a process that runs the candidate
+
+
+@dataclass(frozen=True)
+class Built(Message):
+    """Whether it was built."""
+
+    built: bool = False
+    said: str = ""  # else why not
