@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kwharness.base.configs import ProfilerConfig
-from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
+from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured, ToolReport
 from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from kwharness.base.verdicts import KernelProfile, Profile
@@ -218,17 +218,17 @@ class Profiler:
                 served.stop()
             answer = served.report()
         except (ProtocolError, OSError):
-            answer = {}
+            answer = ToolReport()
         log = served.log()
         served.kill()
         # What it says before it knows where to write comes as its output.
-        told = self._complaint(ncu.read(f"{answer.get('report') or ''}\n{log}"))
+        told = self._complaint(ncu.read(f"{answer.report}\n{log}"))
         if told is not None:
             return told
-        if answer.get("said"):
-            return NoProfile(f"ncu cannot be run: {answer['said']}")
-        code = answer.get("code")
-        if type(code) is int and code < 0 and not answer.get("stopped"):
+        if answer.said:
+            return NoProfile(f"ncu cannot be run: {answer.said}")
+        code = answer.code
+        if code is not None and code < 0 and not answer.stopped:
             return NoProfile(f"ncu was killed by signal {-code}", passing=True)
         if otherwise:
             return NoProfile(otherwise, passing=True)
@@ -324,7 +324,7 @@ class Profiler:
             answer = served.report()
         except ProtocolError as e:
             raise self._failed(served, "ncu does not answer") from e
-        report = ncu.read(str(answer.get("report") or ""))
+        report = ncu.read(answer.report)
         if not report.rows:
             raise self._nothing(report, said.launches, cut, answer)
         whys = []
@@ -348,17 +348,17 @@ class Profiler:
         return seen
 
     def _nothing(
-        self, report: ncu.Report, launches: Any, cut: str, answer: dict[str, Any]
+        self, report: ncu.Report, launches: Any, cut: str, answer: ToolReport
     ) -> NoProfile:
         """Returns why ncu measured nothing."""
         told = self._complaint(report)
         if told is not None:
             return told
-        code = answer.get("code")
-        if type(code) is int and code < 0 and not answer.get("stopped"):
+        code = answer.code
+        if code is not None and code < 0 and not answer.stopped:
             return NoProfile(f"ncu was killed by signal {-code}", passing=True)
         if cut:
-            return NoProfile(cut, passing=bool(answer.get("stopped")))
+            return NoProfile(cut, passing=answer.stopped)
         if launches == []:
             return NoProfile("a forward launches no kernel")
         return NoProfile(f"ncu saw no kernel (exit code {code})")

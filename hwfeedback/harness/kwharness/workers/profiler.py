@@ -77,14 +77,14 @@ def main(channel: Channel, config: ProfilerConfig, fds: list[int]) -> None:
             env={**os.environ, **ncu.ENVIRONMENT},
         )
     except OSError as e:
-        channel.send({"ok": True, "code": None, "said": e.strerror or "", "report": ""})
+        channel.send(serving.answered(for_candidate.ToolReport(said=e.strerror or "")))
         return
     finally:
         os.close(inner)
     stopped = _wait(channel, process)
     text = interpreter.read_text(report)[: ncu.MAX_REPORT]
-    code = process.returncode
-    channel.send({"ok": True, "code": code, "said": "", "report": text, "stopped": stopped})
+    told = for_candidate.ToolReport(process.returncode, report=text, stopped=stopped)
+    channel.send(serving.answered(told))
 
 
 def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
@@ -104,7 +104,7 @@ def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
     msg, _ = channel.recv(1)  # Closed: who asked is gone, and so are we
     if select.select([over], [], [], ENDING_S)[0]:
         return False
-    target, below = msg.get("pid"), _children(process.pid)
+    target, below = for_candidate.Stop.from_json(msg).pid, _children(process.pid)
     for pid in [target, *_children(target)] if target in below else below:
         with contextlib.suppress(OSError):
             os.kill(pid, 9)
