@@ -13,6 +13,7 @@ import hostile
 
 from kwharness.base import protocol
 from kwharness.process import forkserver, spawn_request, worker_start
+from kwharness.process.messages import Spawn
 
 _MESSAGES = pathlib.Path(__file__).parents[2] / "testdata" / "protocol"
 
@@ -25,12 +26,12 @@ class _Server(forkserver.Server):
         self.connections: dict[int, Any] = {}
         self.spawned = 0
 
-    def _spawn(self, connection: Any, msg: dict[str, Any], fds: list[int]) -> None:
-        settings, names = spawn_request.wanted(msg)
+    def _spawn(self, connection: Any, asked: Spawn, fds: list[int]) -> None:
+        settings = spawn_request.wanted(asked)
         assert settings.profile in worker_start.MODULES and settings.mode in ("strict", "weak")
         assert all(isinstance(p, str) for p in settings.read_only)
-        assert all(type(v) is int and v >= 0 for v in settings.limits.values())
-        for name in names:
+        assert all(type(v) is int and v >= 0 for v in settings.limits.to_json().values())
+        for name in settings.preimport:
             if name not in spawn_request.PREIMPORTS:
                 raise ValueError(f"unknown preimport {name!r:.40}")
         self.spawned += 1
@@ -42,7 +43,7 @@ def seeds() -> list[bytes]:
         "threads": 2,
         "read_only": ["/x"],
         "preimport": ["compile"],
-        "limits": {"memory_bytes": 1 << 30, "cpu_s": 5.0},
+        "limits": {"memory_bytes": 1 << 30, "cpu_s": 5},
     }
     requests = [
         {"type": "spawn", "id": 1, "role": "candidate", "settings": settings},

@@ -7,9 +7,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from kwharness.base.configs import ProfilerConfig
 from kwharness.base.requests import Ceilings
 from kwharness.base.verdicts import Kernel
 from kwharness.machine import device
+from kwharness.process.policy import Limits
 from kwharness.profile import kernel_kinds, kernel_work, ncu, profile_forward, under_ncu
 
 _KERNELS = [Kernel("rows<4>(float const*)", registers=32)]
@@ -62,7 +64,7 @@ def one(data: bytes) -> None:
     assert len(told) < 3 * ncu.MAX_WORDS
     kinds = kernel_kinds.kinds_of(given.get("launches"))
     subject = under_ncu.Subject(lambda _: None, {}, [], lambda: _KERNELS, True)
-    profiler = profile_forward.Profiler(None, device.CPU, {}, {}, (), 90)
+    profiler = profile_forward.Profiler(None, device.CPU, ProfilerConfig(), Limits(), (), 90)
     assert set(ncu.unknown(report, ["dram__bytes_read.sum"])) <= {"dram__bytes_read.sum"}
     more = kernel_kinds.count_of(given.get("more"))
     for listed in (kinds, kernel_kinds.kinds_in(report.rows)):

@@ -44,6 +44,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "forkserver": (
         "kwharness.process.forkserver",
         "kwharness.process.spawn_request",
+        "kwharness.process.messages",
         "kwharness.base.protocol",
     ),
     "profiling": (

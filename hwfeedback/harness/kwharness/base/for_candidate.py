@@ -243,3 +243,43 @@ class Listed(Message):
     seen: Any = ""  # JSON: see standalone/interpreter.py: launches_of
     more: Any = 0  # launches of other kinds
     more_ms: Any = 0.0  # of these
+
+
+# Of a profiler that waits for Nsight Compute (workers/profiler.py).
+
+
+@dataclass(frozen=True)
+class Stop(Request):
+    """End what runs under it, so that it writes what it knows."""
+
+    op = "stop"
+    pid: int = 0  # of the candidate's process, as its own namespace has it; 0: not known
+
+
+@dataclass(frozen=True)
+class ToolReport(Message):
+    """What came of it."""
+
+    code: int | None = None  # its exit status, negative for a signal; None: it did not start
+    said: str = ""  # why it did not
+    report: str = ""  # what it wrote, in CSV
+    stopped: bool = False  # it was ended
+
+
+# What a candidate's process asks a desk (clients/workshop.py) for, over a socket of its own.
+
+
+@dataclass(frozen=True)
+class Build(Request):
+    """Build what it asks for. The object comes as a descriptor."""
+
+    op = "build"
+    request: Any = None  # a BuildRequest, by the word of a process that runs the candidate
+
+
+@dataclass(frozen=True)
+class Built(Message):
+    """Whether it was built."""
+
+    built: bool = False
+    said: str = ""  # else why not

@@ -14,7 +14,7 @@ from typing import Any
 
 import kernelwright
 from kwharness.base.built import BuildRequest
-from kwharness.base.for_candidate import KnownFailure
+from kwharness.base.for_candidate import Build, Built, KnownFailure
 from kwharness.base.protocol import Channel, ProtocolError
 from kwharness.build import form_extension, forms, headers, used_headers
 from kwharness.build.form import BuildFailed, Way
@@ -61,16 +61,17 @@ class Objects:
         if self._channel is None:
             raise BuildFailed(f"{name_of(request)} was not built")
         try:
-            self._channel.send({"op": "build", "request": request}, timeout=None)
-            answer, fds = self._channel.recv()
+            self._channel.send(Build(request).asked(), timeout=None)
+            msg, fds = self._channel.recv()
+            answer = Built.from_json(msg)
         except ProtocolError as e:
             raise BuildFailed(f"{name_of(request)} cannot be asked for: {e}") from None
         if fds:
             self._paths[key] = _path(fds[0])
-        elif answer.get("built"):
+        elif answer.built:
             self._paths[key] = ""  # nobody loads it here
         else:
-            self._failed[key] = str(answer.get("said") or "it does not compile")
+            self._failed[key] = answer.said or "it does not compile"
 
 
 class Noted(Objects):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import kernelwright
 from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed
+from kwharness.base.configs import BuilderConfig
 from kwharness.base.for_builder import (
     Compile,
     Compiled,
@@ -165,9 +166,9 @@ class Sees(NamedTuple):
 def compiler_of(server: ForkServer, sees: Sees, mode: str, warm: bool = False) -> Worker:
     """Starts a builder. ``warm`` has it make NVRTC ready."""
     home = toolchain.cuda_home() if sees.cuda else ""
-    config: dict[str, Any] = {"sandbox": mode, "threads": 1, "cuda_home": home, "warm": warm}
-    config["read_only"] = [f for f in (sees.light, home, *sees.includes) if f]
-    return server.spawn("builder", config | ({"light": sees.light} if sees.light else {}))
+    shown = [f for f in (sees.light, home, *sees.includes) if f]
+    config = BuilderConfig(mode, read_only=shown, cuda_home=home, light=sees.light, warm=warm)
+    return server.spawn(config)
 
 
 def recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool]:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from kwharness.base.built import Artifact, BuildResult, CompilerReport, Failed, Made
+from kwharness.base.configs import BuilderConfig, CandidateConfig
 from kwharness.base.for_builder import Export, Exported, Facts, First, Parse, ReadFacts, ReadFirst
 from kwharness.base.requests import Candidate, NamedBaseline
 from kwharness.base.verdicts import BuildReport, Diagnostic, Kernel, Read
@@ -54,7 +56,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> Rea
     """What source.parse says of a text, from a sandboxed worker. A text that kills its parser has a
     problem saying so.
     """
-    worker = server.spawn("builder", {"sandbox": mode, "threads": 1})
+    worker = server.spawn(BuilderConfig(mode))
     try:
         return _parsed(worker, text, what)
     except NoAnswer as e:
@@ -79,7 +81,7 @@ def export(
     Raises ValueError for one that is not Python.
     """
     request = Export(text, None if about is None else dict(about))
-    with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
+    with server.spawn(BuilderConfig(mode)) as worker:
         try:
             return answered(worker, request, Exported, PARSE_TIMEOUT).source
         except Raised as e:
@@ -130,11 +132,11 @@ def build(
         if warm:
             shop.begin()
         compiles = trial != EARLY and not forbids and inductor.compiles(text)
-        config = _torch_config(cache_dir, device) if compiles else {}
-        runs = _Runs(forbids, config, trial == EARLY)
-        bad = _build_ahead(server, text, mode, result, shop, runs)
+        config = _with_torch(mode, cache_dir, device) if compiles else BuilderConfig(mode)
+        runs = _Runs(forbids, config, compiles, trial == EARLY)
+        bad = _build_ahead(server, text, result, shop, runs)
         if trial not in (NO_TRIAL, EARLY) and (bad or shop.failures):
-            _try(server, text, mode, arch, shop, trial, runs)
+            _try(server, text, arch, shop, trial, runs)
     except Failed as e:
         failed = e
     finally:
@@ -259,23 +261,23 @@ class _Runs(NamedTuple):
     """How a candidate's Python runs before it is judged."""
 
     forbids: bool  # what policy forbids fails
-    config: dict[str, Any]  # what its process has for torch.compile, {} where that may not run
+    config: BuilderConfig  # of its process
+    compiles: bool  # by torch.compile
     early: bool = False  # it does not
 
 
-def _torch_config(cache_dir: str, device: str) -> dict[str, Any]:
-    """Returns what a process has in which torch.compile may be at work."""
+def _with_torch(mode: str, cache_dir: str, device: str) -> BuilderConfig:
+    """Returns the configuration of a process in which torch.compile may be at work."""
     from kwharness.machine import device as devices  # which needs torch: EARLY may have none
 
     kind = devices.class_of(device.partition(":")[0])
     folder = inductor.warm(cache_dir) if kind.warm_inductor else ""
-    return {"preimport": ["compile"]} | ({"inductor_cache": folder} if folder else {})
+    return BuilderConfig(mode, preimport=["compile"], inductor_cache=folder)
 
 
 def _build_ahead(
     server: ForkServer,
     text: str,
-    mode: str,
     result: BuildResult,
     shop: Workshop,
     runs: _Runs,
@@ -286,7 +288,7 @@ def _build_ahead(
 
     Raises Failed for a text that is no candidate, and for one whose first source does not compile.
     """
-    with server.spawn("builder", {"sandbox": mode, "threads": 1} | runs.config) as worker:
+    with server.spawn(runs.config) as worker:
         result.missing = worker.missing
         try:
             parsed = _parsed(worker, text, "candidate")
@@ -342,7 +344,6 @@ def _build_first(worker: Worker, text: str, shop: Workshop) -> None:
 def _try(
     server: ForkServer,
     text: str,
-    mode: str,
     arch: str,
     shop: Workshop,
     trial: str,
@@ -357,11 +358,10 @@ def _try(
     # Here, for who runs no candidate has no torch.
     from kwharness.clients.candidate_client import CandidateClient
 
-    config = {"sandbox": mode, "threads": 1} | runs.config
-    if runs.config:
-        worker = server.spawn("builder", config | {"runs": True})
+    if runs.compiles:
+        worker = server.spawn(replace(runs.config, runs=True))
     else:
-        worker = server.spawn("candidate", config)
+        worker = server.spawn(CandidateConfig(runs.config.sandbox))
     client = CandidateClient(worker, IMPORT_TIMEOUT)
     doing = "importing the candidate"
     given = shop.artifacts

@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from kwharness.base.built import Artifact, BuildRequest, CompilerReport, Failed, Made
-from kwharness.base.for_candidate import KnownFailure
+from kwharness.base.for_candidate import Build, Built, KnownFailure
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError
 
 MAX_OBJECTS = 32  # of a candidate
@@ -258,7 +258,7 @@ class Desk:
                 msg, fds = self._channel.recv()
                 for fd in fds:
                     os.close(fd)
-                self._answer(msg.get("request"))
+                self._answer(Build.from_json(msg).request)
         except ProtocolError:
             pass  # the process is gone, or talks nonsense: it gets nothing more
         except Exception:
@@ -268,7 +268,6 @@ class Desk:
 
     def _answer(self, raw: Any) -> None:
         fds: list[int] = []
-        answer: dict[str, Any] = {"built": False}
         try:
             key, made = self.workshop.get(raw, self)
             if made.failed is not None:
@@ -278,11 +277,11 @@ class Desk:
             self._given.add(key)
             assert made.artifact is not None
             fds.append(self.workshop.opened(made.artifact))
-            answer["built"] = True
+            answer = Built(True)
         except Failed as e:
-            answer["said"] = e.told()
+            answer = Built(said=e.told())
         try:
-            self._channel.send(answer, fds)
+            self._channel.send(answer.to_json(), fds)
         finally:
             for fd in fds:
                 os.close(fd)

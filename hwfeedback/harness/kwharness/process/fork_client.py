@@ -12,13 +12,30 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kwharness.base import process_memory
+from kwharness.base.configs import Config
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 from kwharness.machine import allocator
 from kwharness.process import parent, policy
+from kwharness.process.messages import (
+    EVENTS,
+    Asked,
+    Exited,
+    Failed,
+    Kill,
+    Log,
+    Ping,
+    Pong,
+    ReadLog,
+    Ready,
+    Spawn,
+    Spawned,
+    Start,
+)
 
+A = TypeVar("A", bound=Asked)  # an answer
 SERVER = os.path.join(os.path.dirname(__file__), "forkserver.py")
 
 
@@ -58,14 +75,14 @@ class Worker:
     def log(self) -> str:
         """The end of what it printed, at most 64 KiB. Foreign text."""
         if self._exit is None and self._server.alive:
-            answer = self._server._ask({"type": "log", "id": self._id}, "log", timeout=10)
+            self._server._send(ReadLog(self._id))
+            answer = self._server._answer(self._id, 10, Log)
             if self._exit is None and answer is not None:
-                self._log = answer.get("log", "")
-                self._tried(answer)
+                self._know(answer)
         return self._log
 
-    def _tried(self, msg: dict[str, Any]) -> None:
-        self.refused, self.files = msg.get("refused") or {}, msg.get("files") or {}
+    def _know(self, said: Log) -> None:
+        self._log, self.refused, self.files = said.log, said.refused, said.files
 
     def kill(self) -> None:
         """Kills it and all its descendants; ``wait`` tells when they are gone. Idempotent."""
@@ -75,7 +92,7 @@ class Worker:
     def end(self) -> None:
         """The same, but whoever talks to it finds it gone by himself: from any thread."""
         if self._exit is None:
-            self._server._send({"type": "kill", "id": self._id})
+            self._server._send(Kill(self._id))
 
     def wait(self, timeout: float | None = None) -> Exit | None:
         """How it ended, or None if it has not within ``timeout`` seconds."""
@@ -99,78 +116,68 @@ class ForkServer:
         self._arrived = threading.Condition(self._lock)
         self._reading = False
         self._workers: dict[int, Worker] = {}
-        self._answers: dict[tuple[str, int], dict[str, Any]] = {}
+        self._answers: dict[tuple[type[Asked], int], Any] = {}
         self._next = 0
         self.alive = True
 
     def spawn(
         self,
-        role: str,
-        config: dict[str, Any],
+        config: Config,
         fds: Sequence[int] = (),
         *,
-        limits: dict[str, Any] | None = None,
+        limits: policy.Limits | None = None,
         timeout: float = 60.0,
     ) -> Worker:
         """Starts a worker and returns once it is confined.
 
-        ``config`` and ``fds`` go to the worker's ``main`` and not through the server. Of the config
-        the sandbox reads: ``sandbox`` ("strict" or "weak"), ``threads``, ``read_only`` (host paths
-        to show), ``preimport`` (names in PREIMPORTS), ``inductor_cache``, ``gpu`` (the number of
-        the one that it may use), ``tools`` (whether NVIDIA's may look at what it starts).
-        ``limits``: memory_bytes, processes, open_files, cpu_s, file_bytes, tmp_bytes. Raises
+        ``config`` and ``fds`` go to the worker's ``main`` and not through the server. Raises
         policy.SandboxError when it cannot be confined, Closed when the server is gone.
         """
-        read_only = list(config.get("read_only") or ())
-        if config.get("inductor_cache"):
-            read_only.append(config["inductor_cache"])
-        settings = {
-            "mode": config.get("sandbox", "strict"),
-            "threads": config.get("threads", 1),
-            "read_only": read_only,
-            "gpu": config.get("gpu"),
-            "gpu_uuid": config.get("gpu_uuid"),
-            "tools": config.get("tools") is True,
-            "preimport": list(config.get("preimport") or ()),
-            "limits": dict(limits or {}),
-        }
+        settings = policy.Settings(
+            mode=config.sandbox,
+            read_only=[*config.read_only, *filter(None, [config.inductor_cache])],
+            threads=config.threads,
+            limits=limits or policy.Limits(),
+            gpu=config.place.gpu,
+            gpu_uuid=config.place.gpu_uuid,
+            tools=config.tools,
+            preimport=config.preimport,
+        )
         ours, theirs = Channel.pair(MAX_WORKER_FRAME)
         with self._lock:
             self._next += 1
             worker = Worker(self, self._next, ours)
             self._workers[worker._id] = worker
-        msg = {"type": "spawn", "id": worker._id, "role": role, "settings": settings}
         try:
-            self._send(msg, [theirs.fileno()])
+            self._send(Spawn(worker._id, config.role, settings), [theirs.fileno()])
         finally:
             theirs.close()
         with contextlib.suppress(Closed):
-            ours.send({"type": "start", "config": config}, fds)
-        answer = self._answer("spawned", worker._id, timeout)
-        if answer is None or answer["type"] == "failed":
+            ours.send(Start(config.to_json()).to_json(), fds)
+        answer = self._answer(worker._id, timeout, Spawned, Failed)
+        if not isinstance(answer, Spawned):
             with self._lock:
                 self._workers.pop(worker._id, None)
             ours.close()
             if answer is None and self.alive:
-                self._send({"type": "kill", "id": worker._id})
+                self._send(Kill(worker._id))
                 raise Timeout(f"no worker within {timeout:g} s")
             if answer is None:
                 raise Closed("the fork server is gone")
-            raise policy.SandboxError(answer.get("message") or "the worker could not be started")
-        worker.pid = int(answer["pid"])
-        worker.mode = str(answer.get("mode", ""))
-        worker.missing = [str(m) for m in answer.get("missing") or ()]
+            said = answer.message if isinstance(answer, Failed) else ""
+            raise policy.SandboxError(said or "the worker could not be started")
+        worker.pid, worker.mode, worker.missing = answer.pid, answer.mode, answer.missing
         if not process_memory.readable(worker.pid):
             worker.missing.append("reads of a worker's memory")
         return worker
 
-    def ping(self) -> dict[str, Any]:
-        """The server's state: its threads (1, or something is wrong) and how many workers live."""
+    def ping(self) -> Pong:
+        """The server's state."""
         with self._lock:
             self._next += 1
             ident = self._next
-        self._send({"type": "ping", "id": ident})
-        answer = self._answer("pong", ident, 10)
+        self._send(Ping(ident))
+        answer = self._answer(ident, 10, Pong)
         if answer is None:
             raise Closed("the fork server does not answer")
         return answer
@@ -183,21 +190,19 @@ class ForkServer:
     def fileno(self) -> int:
         return self._channel.fileno()
 
-    def _ask(self, msg: dict[str, Any], kind: str, timeout: float) -> dict[str, Any] | None:
-        self._send(msg)
-        return self._answer(kind, msg["id"], timeout)
-
-    def _answer(self, kind: str, ident: int, timeout: float) -> dict[str, Any] | None:
-        self._pump(lambda: (kind, ident) in self._answers, timeout)
+    def _answer(self, ident: int, timeout: float, *kinds: type[A]) -> A | None:
+        """Returns the answer to a request, one of these kinds; None where none comes."""
+        keys = [(kind, ident) for kind in kinds]
+        self._pump(lambda: any(k in self._answers for k in keys), timeout)
         with self._lock:
-            return self._answers.pop((kind, ident), None)
+            return next((self._answers.pop(k) for k in keys if k in self._answers), None)
 
-    def _send(self, msg: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def _send(self, asked: Asked, fds: Sequence[int] = ()) -> None:
         with self._lock:
             if not self.alive:
                 return
             try:
-                self._channel.send(msg, fds)
+                self._channel.send(asked.to_json(), fds)
             except ProtocolError:
                 self._lost()
 
@@ -233,23 +238,17 @@ class ForkServer:
                 msg, fds = self._channel.recv(0)
                 for fd in fds:
                     os.close(fd)
-                self._dispatch(msg)
+                if (kind := EVENTS.get(str(msg.get("type")))) is not None:
+                    self._dispatch(kind.from_json(msg))
         except ProtocolError:
             self._lost()
 
-    def _dispatch(self, msg: dict[str, Any]) -> None:
-        kind: Any = msg.get("type")
-        ident: Any = msg.get("id")
-        if kind == "exited":
-            worker = self._workers.pop(ident, None)
-            if worker is not None:
-                worker._log = msg.get("log") or ""
-                worker._tried(msg)
-                worker._exit = Exit(
-                    msg.get("code"), msg.get("signal"), msg.get("reason") or "exited"
-                )
-        else:
-            self._answers["spawned" if kind == "failed" else kind, ident] = msg
+    def _dispatch(self, event: Asked) -> None:
+        if not isinstance(event, Exited):
+            self._answers[type(event), event.id] = event
+        elif (worker := self._workers.pop(event.id, None)) is not None:
+            worker._know(event)
+            worker._exit = Exit(event.code, event.signal, event.reason)
 
     def _lost(self) -> None:
         self.alive = False
@@ -296,6 +295,6 @@ def start(
     )
     theirs.close()
     ready, _ = ours.recv(120)
-    if ready.get("type") != "ready":
+    if ready.get("type") != Ready.kind:
         raise ProtocolError(f"expected ready, got {ready!r:.200}")
     return ForkServer(ours), process

@@ -10,7 +10,7 @@ everything goes. Where descriptor 3 listens instead, the server is kept warm for
 what was spawned over a connection goes with it, and the server goes when nobody has been connected
 for ``--idle`` seconds, or nobody could connect any more because the socket's path is gone. These
 connections begin with {"type": "ready", "versions", "pid"}; a referee's does not. Requests and
-events on a connection (see protocol.schema.json):
+events on a connection (messages.py has their fields):
 
     {"type": "spawn", "id", "role", "settings", "config"?}, fds = [worker's socket, ...the worker's
         own]
@@ -70,6 +70,25 @@ from kwharness.base.protocol import Channel, Closed, ProtocolError
 from kwharness.machine import allocator
 from kwharness.process import linux, policy, spawn_request, without_torch, worker_start
 from kwharness.process.audit import Listener
+from kwharness.process.messages import (
+    Asked,
+    Confined,
+    Exited,
+    Failed,
+    Forked,
+    Kill,
+    Left,
+    Log,
+    Ping,
+    Pong,
+    ReadLog,
+    Ready,
+    Rest,
+    Spawn,
+    Spawned,
+    Taken,
+    Typed,
+)
 
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
 HEAP_BYTES = 128 << 20  # that importing torch has of the C library
@@ -79,7 +98,7 @@ LARGE = 0.25  # of the memory that it may use: a worker that was killed below th
 LOG_KEPT = 64 << 10  # bytes: the first quarter and the last three quarters of what a worker printed
 
 
-class Log:
+class Printed:
     """The beginning and the end of a stream."""
 
     def __init__(self) -> None:
@@ -108,7 +127,7 @@ class Child:
     """A worker as the server sees it."""
 
     pid: int
-    id: Any
+    id: int
     owner: Connection
     role: str
     log_fd: int
@@ -116,23 +135,21 @@ class Child:
     life_fd: int  # closing it tells a worker that starts that the server is gone
     contained: bool  # pid 1 of its own namespace
     scratch: str = ""
-    mode: str = ""
-    limits: policy.Limits = field(default_factory=policy.Limits)
-    settings: policy.Settings | None = None
+    settings: policy.Settings | None = None  # None: a referee's, which is not confined
     listener: Listener | None = None  # hears what it tries that is not its business
     status: bytearray = field(default_factory=bytearray)
-    log: Log = field(default_factory=Log)
+    log: Printed = field(default_factory=Printed)
     killed: bool = False
     failed: bool = False
     # Of a referee:
-    config: Any = None
+    config: dict[str, Any] | None = None
     own: Connection | None = None  # that it spawns over
 
-    def tried(self) -> dict[str, dict[str, int]]:
-        """Returns how often it was refused which calls, and asked for which files of others."""
+    def known(self) -> Log:
+        """Returns what is known of its doings."""
         if self.listener is None:
-            return {"refused": {}, "files": {}}
-        return {"refused": self.listener.refused, "files": self.listener.files}
+            return Log(self.id, self.log.text())
+        return Log(self.id, self.log.text(), self.listener.refused, self.listener.files)
 
 
 @dataclass(eq=False)
@@ -140,7 +157,7 @@ class Connection:
     """Someone who may spawn."""
 
     channel: Channel
-    children: dict[Any, Child] = field(default_factory=dict)
+    children: dict[int, Child] = field(default_factory=dict)
 
 
 @dataclass
@@ -254,8 +271,7 @@ class Server:
 
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
         try:
-            ready = {"type": "ready", "versions": versions, "pid": os.getpid()}
-            connection.channel.send(ready, timeout=5)
+            _send(connection.channel, Ready(versions, os.getpid()))
         except ProtocolError:
             self._drop(connection)
 
@@ -274,58 +290,49 @@ class Server:
             self._drop(connection)
 
     def _handle(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
-        kind, ident = msg.get("type"), msg.get("id")
-        if type(ident) is not int or not 0 <= ident < 1 << 62:
-            raise ProtocolError(f"no request's id: {ident!r:.40}")
+        kind, ident = msg.get("type"), Asked.from_json(msg, "a request").id
         child = connection.children.get(ident)
-        if kind == "spawn":
+        if kind == Spawn.kind:
             try:
-                self._spawn(connection, msg, fds)
-            except (OSError, ValueError, TypeError, KeyError, policy.SandboxError) as e:
-                connection.channel.send(
-                    {"type": "failed", "id": ident, "message": str(e)}, timeout=5
-                )
-        elif kind == "kill":
+                self._spawn(connection, Spawn.from_json(msg), fds)
+            except (OSError, ValueError, ProtocolError, policy.SandboxError) as e:
+                _send(connection.channel, Failed(ident, str(e)))
+        elif kind == Kill.kind:
             if child is not None:
                 self._kill(child)
-        elif kind == "rest":
+        elif kind == Rest.kind:
             if child is not None and child.role == "referee" and fds:
                 self._rest(child, fds[0])
-        elif kind == "log":
+        elif kind == ReadLog.kind:
             if child is not None and child.log_fd >= 0:
                 self._read(child, child.log_fd)
-            text = child.log.text() if child is not None else ""
-            said = {"type": "log", "id": ident, "log": text}
-            if child is not None:
-                said |= child.tried()
-            connection.channel.send(said, timeout=5)
-        elif kind == "ping":
+            _send(connection.channel, child.known() if child is not None else Log(ident))
+        elif kind == Ping.kind:
             tasks = len(os.listdir("/proc/self/task"))
-            pong = {"type": "pong", "id": ident, "threads": tasks, "workers": len(self.children)}
-            connection.channel.send(pong, timeout=5)
+            _send(connection.channel, Pong(ident, tasks, len(self.children)))
         else:
             raise ProtocolError(f"unknown request {kind!r:.40}")
 
-    def _spawn(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
-        settings, names = spawn_request.wanted(msg)
+    def _spawn(self, connection: Connection, asked: Spawn, fds: list[int]) -> None:
+        settings = spawn_request.wanted(asked)
         role = settings.profile
         if not fds:
             raise ValueError("a spawn needs the worker's socket")
-        if msg["id"] in connection.children:
-            raise ValueError(f"id {msg['id']!r:.40} is in use")
-        spawn_request.preimport(names)
+        if asked.id in connection.children:
+            raise ValueError(f"id {asked.id} is in use")
+        spawn_request.preimport(settings.preimport)
         extra = list(fds)
         if role == "referee":
-            if self._woken(connection, msg, fds[0]):
+            if self._woken(connection, asked, fds[0]):
                 return
             ours, theirs = socket.socketpair()
             extra.insert(1, theirs.fileno())
             pid = os.fork()
             if pid == 0:
-                worker_start.run_child(lambda: worker_start.trusted(role, msg.get("config"), extra))
+                worker_start.run_child(lambda: worker_start.trusted(role, asked.config, extra))
             theirs.close()
-            child = Child(pid, msg["id"], connection, role, -1, -1, -1, False)
-            child.config, child.own = msg.get("config"), self._adopt(ours)
+            child = Child(pid, asked.id, connection, role, -1, -1, -1, False)
+            child.config, child.own = asked.config, self._adopt(ours)
             self._register(child)
             self._tell(child, _trusted_child(child))
             return
@@ -336,32 +343,28 @@ class Server:
         middle = os.fork()
         if middle == 0:
             worker_start.run_child(
-                lambda: worker_start.between(
-                    settings, msg.get("config"), extra, status_w, life_r, log_w
-                )
+                lambda: worker_start.between(settings, asked.config, extra, status_w, life_r, log_w)
             )
         for fd in (status_w, life_r, log_w):
             os.close(fd)
         os.waitpid(middle, 0)  # it lives for two system calls and a fork
         first = _read_line(status_r)
-        if "pid" not in first:
+        if not first.pid:
             for fd in (status_r, life_w, log_r):
                 os.close(fd)
-            raise OSError(first.get("error") or "the worker died before it began")
+            raise OSError(first.error or "the worker died before it began")
         os.set_blocking(log_r, False)
         os.set_blocking(status_r, False)
         child = Child(
-            first["pid"],
-            msg["id"],
+            first.pid,
+            asked.id,
             connection,
             role,
             log_r,
             status_r,
             life_w,
-            first["contained"],
-            first["scratch"],
-            settings.mode,
-            policy.limits(settings),
+            first.contained,
+            first.scratch,
             settings,
         )
         self._register(child)
@@ -384,7 +387,7 @@ class Server:
         del child.owner.children[child.id]
         self.resting = Resting(child, link)
         with contextlib.suppress(ProtocolError):  # it is gone, and will be buried
-            link.send({"type": "left"}, timeout=5)
+            _send(link, Left())
 
     def _end_rest(self) -> None:
         """Kills the referee that rests, if there is one."""
@@ -393,21 +396,21 @@ class Server:
             resting.link.close()
             self._kill(resting.child)
 
-    def _woken(self, connection: Connection, msg: dict[str, Any], fd: int) -> bool:
+    def _woken(self, connection: Connection, asked: Spawn, fd: int) -> bool:
         """Gives who asks for a referee the one that rests, if it is one like that."""
         resting = self.resting
-        if resting is None or resting.child.config != msg.get("config"):
+        if resting is None or resting.child.config != asked.config:
             return False
         self.resting = None
         child = resting.child
         try:
-            resting.link.send({"type": "taken"}, [fd], timeout=5)
+            _send(resting.link, Taken(), fd)
         except ProtocolError:
             self._kill(child)
             return False
         finally:
             resting.link.close()
-        child.id, child.owner = msg["id"], connection
+        child.id, child.owner = asked.id, connection
         self._register(child)
         self._tell(child, _trusted_child(child))
         return True
@@ -475,27 +478,19 @@ class Server:
     def _report(self, child: Child) -> None:
         """Answers the spawn: the worker has closed its status pipe, so it is confined or dead."""
         try:
-            said = json.loads(bytes(child.status))
-        except ValueError:
+            said = Confined.from_json(json.loads(bytes(child.status)))
+        except (ValueError, ProtocolError):
             if child.log_fd >= 0:
                 self._read(child, child.log_fd)
             end = child.log.text().strip()[-500:]
-            said = {"error": f"the worker died before it was confined. {end}".strip()}
-        if "error" in said:
+            said = Confined([], f"the worker died before it was confined. {end}".strip())
+        if said.error is not None:
             child.failed = True
             self._kill(child)
-            self._tell(child, {"type": "failed", "id": child.id, "message": said["error"]})
+            self._tell(child, Failed(child.id, said.error))
             return
-        self._tell(
-            child,
-            {
-                "type": "spawned",
-                "id": child.id,
-                "pid": child.pid,
-                "mode": child.mode,
-                "missing": said["missing"],
-            },
-        )
+        assert child.settings is not None
+        self._tell(child, Spawned(child.id, child.pid, child.settings.mode, said.missing))
 
     def _reap(self) -> None:
         while True:
@@ -543,16 +538,17 @@ class Server:
             if killer == signal.SIGKILL:
                 reason = "killed" if child.killed else _who_killed(child, used)
         if not child.failed:
-            event = {
-                "type": "exited",
-                "id": child.id,
-                "pid": child.pid,
-                "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-                "signal": killer,
-                "reason": reason,
-                "log": child.log.text(),
-                **child.tried(),
-            }
+            known = child.known()
+            event = Exited(
+                known.id,
+                known.log,
+                known.refused,
+                known.files,
+                pid=child.pid,
+                code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+                signal=killer,
+                reason=reason,
+            )
             self._tell(child, event)
 
     def _forget_fd(self, child: Child, fd: int) -> None:
@@ -560,11 +556,11 @@ class Server:
             self.poll.unregister(fd)
             os.close(fd)
 
-    def _tell(self, child: Child, event: dict[str, Any]) -> None:
+    def _tell(self, child: Child, event: Typed) -> None:
         if child.owner.channel.fileno() < 0:
             return
         try:
-            child.owner.channel.send(event, timeout=5)
+            _send(child.owner.channel, event)
         except ProtocolError:
             self._drop(child.owner)
 
@@ -587,10 +583,13 @@ class Server:
             self._kill(child)
 
 
-def _trusted_child(child: Child) -> dict[str, Any]:
+def _send(channel: Channel, said: Typed, *fds: int) -> None:
+    channel.send(said.to_json(), fds, timeout=5)
+
+
+def _trusted_child(child: Child) -> Spawned:
     """Returns what is answered when a referee is there."""
-    answer = {"type": "spawned", "id": child.id, "pid": child.pid}
-    return answer | {"mode": "trusted", "missing": []}
+    return Spawned(child.id, child.pid, "trusted", [])
 
 
 def _who_killed(child: Child, used: resource.struct_rusage) -> str:
@@ -599,12 +598,15 @@ def _who_killed(child: Child, used: resource.struct_rusage) -> str:
     One in a namespace of its own cannot send itself any. The kernel does, for processor time, and
     where memory runs out it takes our workers first, whoever holds it.
     """
-    big = used.ru_maxrss << 10 > child.limits.memory_bytes * LARGE
-    long = used.ru_utime + used.ru_stime > child.limits.cpu_s * 0.9
-    return "oom" if big or long or not child.contained else "foreign"
+    if child.settings is None or not child.contained:
+        return "oom"
+    limits = policy.limits(child.settings)
+    big = used.ru_maxrss << 10 > limits.memory_bytes * LARGE
+    long = used.ru_utime + used.ru_stime > limits.cpu_s * 0.9
+    return "oom" if big or long else "foreign"
 
 
-def _read_line(fd: int) -> dict[str, Any]:
+def _read_line(fd: int) -> Forked:
     data = b""
     while not data.endswith(b"\n"):
         piece = os.read(fd, 4096)
@@ -614,9 +616,9 @@ def _read_line(fd: int) -> dict[str, Any]:
         if b"\n" in data:
             break
     try:
-        return json.loads(data or b"{}")
-    except ValueError:
-        return {}
+        return Forked.from_json(json.loads(data))
+    except (ValueError, ProtocolError):
+        return Forked()
 
 
 def _import() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kwharness.base import paths
+from kwharness.base.records import INSIDE, Message, Natural
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -80,19 +80,32 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What one worker gets. ``limits`` overrides the profile's row: memory_bytes, processes,
-    open_files, cpu_s, file_bytes, tmp_bytes.
-    """
+class Limits(Message):
+    """What a worker may use. 0 stands for what the row of its role says."""
 
-    profile: str
+    memory_bytes: Natural = 0
+    processes: Natural = 0  # and threads, together
+    open_files: Natural = 0
+    cpu_s: Natural = 0  # seconds of processor time, all threads together
+    file_bytes: Natural = 0  # of the largest file that it writes
+    tmp_bytes: Natural = 0  # of its private /tmp
+
+
+@dataclass(frozen=True)
+class Settings(Message):
+    """What one worker gets."""
+
+    profile: str = field(default="", metadata=INSIDE)  # its role, a row of PROFILES
     mode: str = "strict"  # or "weak"
-    read_only: Sequence[str] = ()  # further host paths, bound read-only at their own place
-    threads: int = 1
-    limits: dict[str, int] = field(default_factory=dict)
-    gpu: int | None = None  # the minor number of the one NVIDIA GPU that it may use, and
+    # Further host paths, bound read-only at their own place.
+    read_only: list[str] = field(default_factory=list)
+    threads: Natural = 1
+    limits: Limits = Limits()
+    gpu: Natural | None = None  # the minor number of the one NVIDIA GPU that it may use, and
     gpu_uuid: str = ""  # its name for the driver
     tools: bool = False  # NVIDIA's tools may look at what it starts
+    # Names in spawn_request.PREIMPORTS, of what the server imports before.
+    preimport: list[str] = field(default_factory=list)
 
     def devices(self) -> tuple[str, ...]:
         """Returns the names below /dev that it may open."""
@@ -129,19 +142,11 @@ def statm(key: str) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a worker may use."""
-
-    memory_bytes: int = 1 << 62
-    cpu_s: int = 1 << 62
-
-
 def limits(settings: Settings) -> Limits:
-    """Returns what the settings come to on this machine."""
+    """Returns the limits with what memory and processor time come to on this machine."""
     profile, wanted = PROFILES[settings.profile], settings.limits
-    memory = wanted.get("memory_bytes") or profile.memory_share * machine_memory()
-    return Limits(int(memory), int(wanted.get("cpu_s") or profile.cpu_s))
+    memory = wanted.memory_bytes or int(profile.memory_share * machine_memory())
+    return replace(wanted, memory_bytes=memory, cpu_s=wanted.cpu_s or profile.cpu_s)
 
 
 def machine_memory() -> int:

@@ -136,7 +136,7 @@ def _new_root(settings: policy.Settings, profile: policy.Profile) -> list[str]:
     missing: list[str] = []
     # Where links lead is seen while the host's file system is in sight.
     shown = {p: os.path.realpath(p) for p in (*policy.python_paths(), *settings.read_only) if p}
-    tmp_bytes = settings.limits.get("tmp_bytes", profile.tmp_bytes)
+    tmp_bytes = settings.limits.tmp_bytes or profile.tmp_bytes
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     # A tmpfs over /tmp holds both roots until the host's is let go; /tmp itself stays reachable
     # below oldroot.
@@ -272,7 +272,8 @@ def _drop_capabilities() -> None:
 
 
 def _set_limits(settings: policy.Settings, profile: policy.Profile) -> None:
-    wanted, memory = settings.limits, policy.limits(settings).memory_bytes
+    wanted = policy.limits(settings)
+    memory = wanted.memory_bytes
     try:
         data, space = policy.statm("VmData"), policy.statm("VmSize")
     except OSError:
@@ -283,12 +284,12 @@ def _set_limits(settings: policy.Settings, profile: policy.Profile) -> None:
         # space also counts shared blocks and files, of which it may map as much again.
         resource.RLIMIT_DATA: data + memory,
         resource.RLIMIT_AS: space + 2 * memory + 8 * policy.GIB,
-        resource.RLIMIT_FSIZE: int(wanted.get("file_bytes") or memory),
-        resource.RLIMIT_NPROC: int(
-            wanted.get("processes") or profile.processes + policy.POOLS * settings.threads
+        resource.RLIMIT_FSIZE: wanted.file_bytes or memory,
+        resource.RLIMIT_NPROC: (
+            wanted.processes or profile.processes + policy.POOLS * settings.threads
         ),
-        resource.RLIMIT_NOFILE: int(wanted.get("open_files") or profile.open_files),
-        resource.RLIMIT_CPU: policy.limits(settings).cpu_s,
+        resource.RLIMIT_NOFILE: wanted.open_files or profile.open_files,
+        resource.RLIMIT_CPU: wanted.cpu_s,
         resource.RLIMIT_MEMLOCK: 64 * policy.MIB,
         resource.RLIMIT_MSGQUEUE: 0,
     }

@@ -6,9 +6,10 @@ import contextlib
 import importlib
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from kwharness.process import policy, worker_start
+from kwharness.process.messages import Spawn
 
 # Costly imports that start no thread, done in the server when a worker first asks, so that its
 # successors have them.
@@ -53,39 +54,20 @@ PREIMPORTS = {
 }
 
 
-def wanted(msg: dict[str, Any]) -> tuple[policy.Settings, list[str]]:
-    """Returns what a spawn asks for: its settings, and what to import for it before. Raises
-    ValueError for what is no such request.
+def wanted(asked: Spawn) -> policy.Settings:
+    """Returns the settings of the worker that a spawn asks for. Raises ValueError for none of a
+    known role.
     """
-
-    def texts(value: Any) -> list[str]:
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise ValueError(f"no list of texts: {value!r:.40}")
-        return value
-
-    def number(value: Any) -> int:
-        if type(value) not in (int, float) or not 0 <= value < 1 << 62:
-            raise ValueError(f"no limit: {value!r:.40}")
-        return int(value)
-
-    role, given = msg.get("role"), msg.get("settings") or {}
-    if not isinstance(role, str) or role not in worker_start.MODULES:
-        raise ValueError(f"unknown role {role!r:.40}")
-    if not isinstance(given, dict) or not isinstance(given.get("limits") or {}, dict):
-        raise ValueError(f"no settings: {given!r:.40}")
-    if not isinstance(msg.get("config") or {}, dict):
-        raise ValueError(f"no config: {msg['config']!r:.40}")
-    settings = policy.Settings(
-        profile=role,
-        mode="weak" if given.get("mode") == "weak" else "strict",
-        read_only=texts(given.get("read_only") or []),
-        threads=number(given.get("threads") or 1),
-        limits={k: number(v) for k, v in (given.get("limits") or {}).items() if v},
-        gpu=None if given.get("gpu") is None else number(given["gpu"]),
-        gpu_uuid=str(given.get("gpu_uuid") or "")[:80],
-        tools=given.get("tools") is True,
+    if asked.role not in worker_start.MODULES:
+        raise ValueError(f"unknown role {asked.role!r:.40}")
+    given = asked.settings
+    return replace(
+        given,
+        profile=asked.role,
+        mode="weak" if given.mode == "weak" else "strict",
+        threads=max(1, given.threads),
+        gpu_uuid=given.gpu_uuid[:80],
     )
-    return settings, texts(given.get("preimport") or [])
 
 
 def preimport(names: Sequence[str]) -> None:

@@ -16,8 +16,11 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from kwharness.base import configs
 from kwharness.base.protocol import Channel, Closed, ProtocolError
+from kwharness.base.records import Message
 from kwharness.process import linux, policy, sandbox
+from kwharness.process.messages import Confined, Forked, Start
 
 START_TIMEOUT = 30.0  # seconds a new worker waits for its start message
 MODULES = {
@@ -82,17 +85,18 @@ def between(
     try:
         departure = sandbox.leave_host(settings)
     except (OSError, policy.SandboxError) as e:
-        os.write(status, json.dumps({"error": str(e)}).encode() + b"\n")
+        _tell(status, Forked(error=str(e)))
         return
     pid = os.fork()
     if pid == 0:
         run_child(lambda: _worker(settings, departure, config, fds, status, life, log))
-    first = {
-        "pid": pid,
-        "contained": "pid namespace" in departure.namespaces,
-        "scratch": departure.scratch,
-    }
-    os.write(status, json.dumps(first).encode() + b"\n")
+    contained = "pid namespace" in departure.namespaces
+    _tell(status, Forked(pid, contained, departure.scratch))
+
+
+def _tell(status: int, said: Message) -> None:
+    """Tells the server how far a worker has come."""
+    os.write(status, json.dumps(said.to_json()).encode() + b"\n")
 
 
 def _worker(
@@ -119,7 +123,7 @@ def _worker(
     try:
         missing, listener = sandbox.confine(settings, departure)
     except (OSError, policy.SandboxError, ValueError) as e:
-        os.write(status, json.dumps({"error": str(e)}).encode())
+        _tell(status, Confined([], str(e)))
         return
     if listener >= 0:
         sock = socket.socket(fileno=status)
@@ -141,7 +145,7 @@ def _worker(
     torch.set_num_threads(
         max(1, settings.threads)
     )  # the OpenMP runtime read its environment in the server
-    os.write(status, json.dumps({"missing": missing}).encode())
+    _tell(status, Confined(missing))
     os.close(status)
     os.close(life)
     gc.unfreeze()
@@ -154,12 +158,13 @@ def _serve_role(role: str, config: dict[str, Any] | None, fds: list[int]) -> Non
     try:
         if config is None:
             msg, more = channel.recv(START_TIMEOUT)
-            if msg.get("type") != "start":
+            if msg.get("type") != Start.kind:
                 raise ProtocolError(f"expected start, got {msg.get('type')!r:.40}")
-            config = msg.get("config") or {}
+            config = Start.from_json(msg).config
             given += more
         module = importlib.import_module(MODULES[role])
-        module.main(channel, config, given)
+        kind = configs.BY_ROLE.get(role)  # a referee's is its starter's
+        module.main(channel, config if kind is None else kind.from_json(config), given)
     except Closed:
         pass  # whoever asked is gone: so are we
     finally:

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured
+from kwharness.base.configs import ProfilerConfig
+from kwharness.base.for_candidate import Begin, Listed, ListLaunches, Measure, Measured, ToolReport
 from kwharness.base.operations import Hold
 from kwharness.base.protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from kwharness.base.verdicts import KernelProfile, Profile
@@ -30,7 +31,7 @@ from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import toolchain
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device
-from kwharness.process.policy import SandboxError
+from kwharness.process.policy import Limits, SandboxError
 from kwharness.profile import ncu
 from kwharness.profile.kernel_kinds import (
     COPIES,
@@ -88,8 +89,8 @@ class Profiler:
         self,
         server: Any,
         device: Device,
-        config: dict[str, Any],
-        limits: dict[str, int],
+        config: ProfilerConfig,
+        limits: Limits,
         fds: Sequence[int],
         capability: int,
         *,
@@ -118,9 +119,17 @@ class Profiler:
     @property
     def keys(self) -> list[str]:
         """Of processes that are started ahead."""
-        command = ncu.command(self._program, self._known, full=self._full)
-        whole = ["profiler", self._config, self._limits, command]
-        return [json.dumps([i, *whole], sort_keys=True) for i in range(AHEAD)]
+        whole = [self._under_ncu().to_json(), self._limits.to_json()]
+        return [json.dumps(["profiler", i, *whole], sort_keys=True) for i in range(AHEAD)]
+
+    def _under_ncu(self) -> ProfilerConfig:
+        """Returns the configuration of a process under ncu."""
+        return replace(
+            self._config,
+            tools=True,
+            read_only=folders_of(self._program),
+            command=ncu.command(self._program, self._known, full=self._full),
+        )
 
     def ahead(self) -> None:
         """Has processes started that the next profiles are taken in, of whatever task that is asked
@@ -181,13 +190,9 @@ class Profiler:
             why = f"ncu did not start within {START_S:g} s, twice or more"
             raise NoProfile(f"{why}: it is not asked for {REST_S / 60:g} minutes", passing=True)
         ours, theirs = Channel.pair(MAX_WORKER_FRAME)
-        config = self._config | {
-            "tools": True,
-            "read_only": folders_of(self._program),
-            "command": ncu.command(self._program, self._known, full=self._full),
-        }
         try:
-            worker = self._server.spawn("profiler", config, [theirs.fileno()], limits=self._limits)
+            config, fds = self._under_ncu(), [theirs.fileno()]
+            worker = self._server.spawn(config, fds, limits=self._limits)
         except BaseException:
             ours.close()
             raise
@@ -213,17 +218,17 @@ class Profiler:
                 served.stop()
             answer = served.report()
         except (ProtocolError, OSError):
-            answer = {}
+            answer = ToolReport()
         log = served.log()
         served.kill()
         # What it says before it knows where to write comes as its output.
-        told = self._complaint(ncu.read(f"{answer.get('report') or ''}\n{log}"))
+        told = self._complaint(ncu.read(f"{answer.report}\n{log}"))
         if told is not None:
             return told
-        if answer.get("said"):
-            return NoProfile(f"ncu cannot be run: {answer['said']}")
-        code = answer.get("code")
-        if type(code) is int and code < 0 and not answer.get("stopped"):
+        if answer.said:
+            return NoProfile(f"ncu cannot be run: {answer.said}")
+        code = answer.code
+        if code is not None and code < 0 and not answer.stopped:
             return NoProfile(f"ncu was killed by signal {-code}", passing=True)
         if otherwise:
             return NoProfile(otherwise, passing=True)
@@ -319,7 +324,7 @@ class Profiler:
             answer = served.report()
         except ProtocolError as e:
             raise self._failed(served, "ncu does not answer") from e
-        report = ncu.read(str(answer.get("report") or ""))
+        report = ncu.read(answer.report)
         if not report.rows:
             raise self._nothing(report, said.launches, cut, answer)
         whys = []
@@ -343,17 +348,17 @@ class Profiler:
         return seen
 
     def _nothing(
-        self, report: ncu.Report, launches: Any, cut: str, answer: dict[str, Any]
+        self, report: ncu.Report, launches: Any, cut: str, answer: ToolReport
     ) -> NoProfile:
         """Returns why ncu measured nothing."""
         told = self._complaint(report)
         if told is not None:
             return told
-        code = answer.get("code")
-        if type(code) is int and code < 0 and not answer.get("stopped"):
+        code = answer.code
+        if code is not None and code < 0 and not answer.stopped:
             return NoProfile(f"ncu was killed by signal {-code}", passing=True)
         if cut:
-            return NoProfile(cut, passing=bool(answer.get("stopped")))
+            return NoProfile(cut, passing=answer.stopped)
         if launches == []:
             return NoProfile("a forward launches no kernel")
         return NoProfile(f"ncu saw no kernel (exit code {code})")
@@ -363,9 +368,8 @@ class Profiler:
     def _listed(self, subject: Subject) -> Seen:
         """Returns the launches of a forward and their times. Raises NoProfile."""
         try:
-            worker = self._server.spawn(
-                "profiler", self._config | {"tools": True}, self._fds, limits=self._limits
-            )
+            config = replace(self._config, tools=True)
+            worker = self._server.spawn(config, self._fds, limits=self._limits)
         except (SandboxError, ProtocolError) as e:
             raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
         client = CandidateClient(worker, subject.forward_s, self._device)

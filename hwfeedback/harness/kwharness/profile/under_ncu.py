@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.for_candidate import Stop, ToolReport
 from kwharness.base.protocol import Channel
 from kwharness.base.verdicts import Kernel
 from kwharness.clients.candidate_client import CandidateClient
@@ -78,13 +79,14 @@ class Served:
 
     def stop(self) -> None:
         """Has what runs under ncu ended: ncu writes what it knows."""
-        self._worker.channel.send({"op": "stop", "pid": self.inner})
+        self._worker.channel.send(Stop(self.inner).asked())
 
-    def report(self) -> dict[str, Any]:
-        """Returns what came of ncu once the candidate's process has nothing more to do."""
+    def report(self) -> ToolReport:
+        """Returns what came of ncu once the candidate's process has nothing more to do. Raises
+        ProtocolError.
+        """
         self.channel.close()
-        answer, _ = self._worker.channel.recv(REPORT_S)
-        return answer
+        return ToolReport.from_json(self._worker.channel.recv(REPORT_S)[0])
 
 
 def folders_of(program: str) -> list[str]:

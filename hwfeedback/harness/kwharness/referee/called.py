@@ -9,8 +9,10 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from kwharness.base.built import Artifact, Failed
+from kwharness.base.configs import BuilderConfig
 from kwharness.build import object_cache
 from kwharness.clients.candidate_client import CandidateClient
 from kwharness.machine import toolchain
@@ -61,8 +63,8 @@ def that_compiles(trial: Trial, program: Program) -> CandidateClient:
     """Starts a process of a program that may start compilers. No output of it decides anything."""
     context = trial.context
     with context.costs.part("worker"):
-        config = context.candidate_config(runs=True)
-        worker = context.server.spawn("builder", config, limits=context.limits())
+        config = replace(context.candidate_config(BuilderConfig), runs=True)
+        worker = context.server.spawn(config, limits=context.limits())
     client = CandidateClient(worker, CALLED_S, context.device)
     try:
         trial.load(client, program=program)

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from kwharness.base.configs import Config, Place
 from kwharness.base.constants import SHARED
 from kwharness.base.learned import Learned, Record
 from kwharness.base.requests import Request, Rules, Task, Workplace
@@ -16,12 +17,13 @@ from kwharness.machine import health
 from kwharness.machine.cuda_driver import CudaError
 from kwharness.machine.device import Device
 from kwharness.machine.health import Ill
-from kwharness.process import sandbox
+from kwharness.process import policy, sandbox
 from kwharness.referee import memory
 from kwharness.referee.costs import Costs
 from kwharness.referee.warm_pool import Batch, Compiled, WarmPool
 from kwharness.torch_compile import inductor
 
+C = TypeVar("C", bound=Config)
 Progress = Callable[[str, str], None]
 Learn = Callable[[Learned], None]
 # Returns what is held, and what was learned of baselines meanwhile.
@@ -149,30 +151,30 @@ class Context:
         """Whether models are put into eval mode."""
         return "train_mode_dependent" in self.task.flags
 
-    def config(self, **more: Any) -> dict[str, Any]:
-        """Returns a worker's configuration."""
+    def config(self, kind: type[C]) -> C:
+        """Returns the configuration of a worker."""
         place = self.request.workplace
-        return {"sandbox": place.sandbox, "threads": place.threads} | place.placed() | more
+        return kind(place.sandbox, place.threads, Place(**place.placed()))
 
-    def candidate_config(self, **more: Any) -> dict[str, Any]:
-        """Returns the configuration of a candidate's process."""
+    def candidate_config(self, kind: type[C]) -> C:
+        """Returns the configuration of a process that runs the candidate."""
+        config = self.config(kind)
         if not self.torch_may_compile():
-            return self.config(**more)
-        return self.config(preimport=[*self.device.compile_imports], **self.inductor(), **more)
+            return config
+        imports = [*self.device.compile_imports]
+        return replace(config, preimport=imports, inductor_cache=self.inductor())
 
-    def limits(self) -> dict[str, int]:
+    def limits(self) -> policy.Limits:
         """Returns what a candidate's process may take, where the request says so."""
         names = ("memory_bytes", "processes", "cpu_s")
-        return {k: v for k, v in self.rules.limits.items() if k in names and v}
+        return policy.Limits(**{k: v for k, v in self.rules.limits.items() if k in names})
 
-    def inductor(self) -> dict[str, str]:
-        """Returns what a configuration says of a folder in which torch.compile finds what it needs,
-        {} where there is none.
-        """
+    def inductor(self) -> str:
+        """Returns a folder in which torch.compile finds what it needs, "" where there is none."""
         if self._inductor is None:
             folder = self.request.workplace.cache_dir if self.device.warm_inductor else ""
             self._inductor = inductor.warm(folder) if folder else ""
-        return {"inductor_cache": self._inductor} if self._inductor else {}
+        return self._inductor
 
     def torch_may_compile(self) -> bool:
         """Whether torch.compile may be at work in a candidate of this evaluation."""

@@ -10,6 +10,7 @@ import torch
 
 import kernelwright
 from kwharness.base.answers import Check, Compiler, Examined
+from kwharness.base.configs import CandidateConfig
 from kwharness.base.verdicts import SandboxReport
 from kwharness.machine import toolchain
 from kwharness.process.policy import SandboxError
@@ -32,7 +33,7 @@ def report(server: Any, mode: str) -> Examined:
 
     missing: list[str] = []
     try:
-        with server.spawn("candidate", {"sandbox": mode, "threads": 1}) as worker:
+        with server.spawn(CandidateConfig(mode)) as worker:
             missing = list(worker.missing)
         contained = True
         note = f"{mode}, complete" if not missing else f"{mode}, without {', '.join(missing)}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kwharness.base.configs import Place
 from kwharness.base.verdicts import Launch, Verdict
 from kwharness.build import builder_client
 from kwharness.export import describe, file_facts
@@ -151,7 +152,7 @@ class ExportedFile:
             (trial.verification.oracle.output_tree, outputs),
             context.eval_mode,
             context.threads,
-            context.request.workplace.placed(),
+            Place(**context.request.workplace.placed()),
             reference.orders,
             seed=trial.made.seed,
             breaks=reference.constructed.breaks,

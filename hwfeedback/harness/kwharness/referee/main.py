@@ -30,6 +30,7 @@ from kwharness.base.answers import (
     Refusal,
     TimedBaselines,
 )
+from kwharness.base.configs import Place, ReferenceConfig
 from kwharness.base.learned import Learned, Record
 from kwharness.base.protocol import Channel, Closed, ProtocolError, Timeout
 from kwharness.base.requests import BuildAhead, Request, Workplace
@@ -144,15 +145,19 @@ class Referee:
         place = asked.workplace
         torch.set_num_threads(max(1, place.threads // 3))
         parsed = self._read(asked.source, place.sandbox)
-        config = {"sandbox": place.sandbox, "threads": place.threads} | place.placed()
-        # Capturing the graph takes most of what torch.compile does, seconds to import.
-        config["preimport"] = ["compile"]
         device = context.device_of(place)
         devices.tidy(device)
-        if inductor.compiles(asked.source) and device.warm_inductor and place.cache_dir:
-            config["inductor_cache"] = inductor.warm(place.cache_dir)
+        compiles = inductor.compiles(asked.source) and device.warm_inductor and place.cache_dir
+        config = ReferenceConfig(
+            place.sandbox,
+            place.threads,
+            Place(**place.placed()),
+            # Capturing the graph takes most of what torch.compile does, seconds to import.
+            preimport=["compile"],
+            inductor_cache=inductor.warm(place.cache_dir) if compiles else "",
+        )
         task = inspect_task.inspect(
-            lambda: self.server.spawn("reference", config, fds),
+            lambda: self.server.spawn(config, fds),
             asked.name,
             asked.source,
             parsed.normalised_hash,

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 
+from kwharness.base.configs import ReferenceConfig
 from kwharness.base.constants import SHARED
 from kwharness.base.learned import Learned, Record
 from kwharness.clients.client import Client
@@ -261,7 +262,8 @@ class Opponents:
 
     def _compiled_key(self) -> str:
         context = self.context
-        own = [context.task.source, context.config(), context.eval_mode, context.device.kind]
+        config = context.config(ReferenceConfig).to_json()
+        own = [context.task.source, config, context.eval_mode, context.device.kind]
         return json.dumps(own, sort_keys=True)
 
 

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from kwharness.base.carried import NOTHING, Carried
+from kwharness.base.configs import CandidateConfig, ReferenceConfig
 from kwharness.base.operations import Hold
 from kwharness.base.protocol import ProtocolError
 from kwharness.clients.candidate_client import CandidateClient
@@ -67,7 +68,8 @@ class Processes:
         config = self._reference_config(threads, compiles)
         key = ""
         if pool is not None and not (compiles or timed):
-            alike = [config, context.task.source, context.eval_mode, context.memory.one_by_one]
+            task = [context.task.source, context.eval_mode, context.memory.one_by_one]
+            alike = [config.to_json(), *task]
             key = json.dumps(alike, sort_keys=True)
         waits = pool.take(key) if pool is not None and key else None
         if waits is not None:
@@ -81,20 +83,20 @@ class Processes:
                     self.references.append(warm)
                     return warm
         with context.costs.part("worker"):
-            worker = context.server.spawn("reference", config, context.fds)
+            worker = context.server.spawn(config, context.fds)
         client = ReferenceClient(worker, timeout, context.device)
         client.key = key
         return self._loaded(client, threads, timeout)
 
-    def _reference_config(self, threads: int, compiles: bool) -> dict[str, Any]:
+    def _reference_config(self, threads: int, compiles: bool) -> ReferenceConfig:
         context = self.context
-        config = context.config(threads=threads)
+        config = replace(context.config(ReferenceConfig), threads=threads)
         if compiles:
-            config["preimport"] = [*context.device.compile_imports]
+            config = replace(config, preimport=[*context.device.compile_imports])
         elif self.calibration is None:
-            config["preimport"] = ["noise"]
+            config = replace(config, preimport=["noise"])
         if compiles or inductor.compiles(context.task.source):
-            config |= context.inductor()
+            config = replace(config, inductor_cache=context.inductor())
         return config
 
     def _loaded(self, client: ReferenceClient, threads: int, timeout: float) -> ReferenceClient:
@@ -145,13 +147,14 @@ class Processes:
 
     def eager_key(self) -> str:
         context = self.context
-        own = ["eager", context.config(), context.task.source, context.eval_mode]
+        config = context.config(ReferenceConfig).to_json()
+        own = ["eager", config, context.task.source, context.eval_mode]
         return json.dumps(own, sort_keys=True)
 
     def _eager_ahead(self) -> ReferenceClient:
         """Starts the process of a sentinel."""
         context = self.context
-        worker = context.server.spawn("reference", context.config(), ())
+        worker = context.server.spawn(context.config(ReferenceConfig))
         client = ReferenceClient(worker, LOAD_S, context.device)
         return self._loaded(client, context.threads, LOAD_S)
 
@@ -161,8 +164,10 @@ class Processes:
         """Starts a candidate's process, which has met nothing of the candidate's."""
         context = self.context
         held = context.fds if fds is None else fds
-        config = context.candidate_config(poison=poison)
-        return context.server.spawn("candidate", config, held, limits=context.limits())
+        return context.server.spawn(self._empty_config(poison), held, limits=context.limits())
+
+    def _empty_config(self, poison: bool) -> CandidateConfig:
+        return replace(self.context.candidate_config(CandidateConfig), poison=poison)
 
     def begin(self, poison: bool) -> None:
         """Has one started ahead, unless one is."""
@@ -187,8 +192,8 @@ class Processes:
         return self.empty(poison)
 
     def _empty_key(self, poison: bool) -> str:
-        config = self.context.candidate_config(poison=poison)
-        return json.dumps([config, self.context.limits()], sort_keys=True)
+        alike = [self._empty_config(poison).to_json(), self.context.limits().to_json()]
+        return json.dumps(alike, sort_keys=True)
 
     # For the next evaluation, and at the end of this one.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kwharness.attribution import trace
+from kwharness.base.configs import ProfilerConfig
 from kwharness.base.learned import Learned
 from kwharness.base.verdicts import Kernel, Profile, Verdict
 from kwharness.profile import kernel_work, ncu, profile_forward
@@ -57,7 +58,7 @@ class Profiles:
         return profile_forward.Profiler(
             context.server,
             context.device,
-            context.config(),
+            context.config(ProfilerConfig),
             context.limits(),
             context.fds,
             10 * major + minor,

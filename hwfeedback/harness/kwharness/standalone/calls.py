@@ -12,6 +12,7 @@ import torch
 
 from kwharness.base.breaks import Break
 from kwharness.base.carried import NOTHING, Carried
+from kwharness.base.configs import Place
 from kwharness.model.construction import CONSTRUCTION_SEED
 from kwharness.standalone.sanitizers import Check
 
@@ -45,7 +46,7 @@ class Call:
     outputs: tuple[Any, Sequence[torch.Tensor]]
     eval_mode: bool
     threads: int
-    place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
+    place: Place = field(default_factory=Place)  # where it runs
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
     seed: int = CONSTRUCTION_SEED  # under which it is constructed
     breaks: Sequence[Break] = ()  # see construction.Breaks

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import kernelwright
+from kwharness.base.configs import BuilderConfig
 from kwharness.base.for_builder import Look, LookedAt, Ran, Run, ToolRun
 from kwharness.base.operations import Request
 from kwharness.base.protocol import Closed, ProtocolError, Timeout
@@ -156,7 +157,7 @@ class Running:
         call: Call,
         mode: str,
         timeout: float,
-        limits: dict[str, int] | None = None,
+        limits: policy.Limits | None = None,
         sanitizer: str = "",
         *,
         fewer: bool = False,
@@ -175,17 +176,15 @@ class Running:
         cutlass = kernelwright.cutlass_folders() if kernelwright.cutlass_header(source) else []
         requests = [g.request for g in self._given]
         asked = Run(source, requests, timeout, sanitizer, list(cutlass))
-        config: dict[str, Any] = {"sandbox": mode, "threads": call.threads, **call.place}
-        if sanitizer:
-            config |= {"tools": True, "read_only": [os.path.dirname(sanitizer)]}
-        if cutlass:
-            config["read_only"] = [*config.get("read_only", ()), *cutlass]
+        tools = [os.path.dirname(sanitizer)] if sanitizer else []
+        config = BuilderConfig(
+            mode, call.threads, call.place, [*tools, *cutlass], tools=bool(sanitizer)
+        )
         try:
-            usual = policy.limits(policy.Settings("candidate"))
-            bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
+            bounds = policy.limits(policy.Settings("candidate", limits=limits or policy.Limits()))
             if sanitizer:
-                bounds["processes"] = max(bounds.get("processes", 0), CHECKING)
-            self._worker = server.spawn("builder", config, limits=bounds)
+                bounds = replace(bounds, processes=max(bounds.processes, CHECKING))
+            self._worker = server.spawn(config, limits=bounds)
             try:
                 self._send(asked, self._given)
             except BaseException:
@@ -300,7 +299,7 @@ def _handed_over(call: Call, looks: bool, checked: bool) -> list[_Given]:
 
 
 def _kind(call: Call) -> type[Device]:
-    return devices.class_of(str(call.place.get("device") or "cpu"))
+    return devices.class_of(call.place.device)
 
 
 def is_large(call: Call) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from kwharness.base import for_builder, operations
+from kwharness.base.configs import BuilderConfig
 from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
 from kwharness.base.verdicts import Read
@@ -27,18 +28,18 @@ FILENAME = "candidate.py"
 MAX_OBJECT = 256 << 20
 
 
-def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+def main(channel: Channel, config: BuilderConfig, fds: list[int]) -> None:
     """Serves what base/for_builder.py has."""
-    if config.get("runs"):  # a candidate, so that what it compiles when it is called is there
-        worker_candidate.main(channel, config, fds)
+    if config.runs:  # a candidate, so that what it compiles when it is called is there
+        worker_candidate.serve(channel, config, fds, compiles=True)
         return
     del fds
-    if config.get("inductor_cache"):  # it may compile where it is imported
-        inductor.use(config["inductor_cache"])
-    if config.get("cuda_home"):
-        os.environ["CUDA_HOME"] = str(config["cuda_home"])
+    if config.inductor_cache:  # it may compile where it is imported
+        inductor.use(config.inductor_cache)
+    if config.cuda_home:
+        os.environ["CUDA_HOME"] = config.cuda_home
     recorded = False
-    if config.get("warm"):
+    if config.warm:
         compilers.warm_kernels()
 
     def parse(request: for_builder.Parse, _: list[int]) -> Read:
@@ -57,7 +58,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         def op(request: operations.Request, _: list[int]) -> None:
             if recorded:
                 raise RuntimeError("this builder has run a candidate: compile in a fresh one")
-            make(channel, str(config.get("light") or ""), request)
+            make(channel, config.light, request)
 
         return op
 

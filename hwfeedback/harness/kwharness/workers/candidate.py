@@ -17,6 +17,7 @@ import torch
 from kwharness.attribution import trace
 from kwharness.base import for_candidate, operations, trees
 from kwharness.base.carried import NOTHING
+from kwharness.base.configs import CandidateConfig, Config
 from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
 from kwharness.base.records import Message
@@ -375,18 +376,30 @@ def prepare() -> None:
         called_languages.prepare()
 
 
-def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+def main(channel: Channel, config: CandidateConfig, fds: list[int]) -> None:
+    serve(channel, config, fds, poison=config.poison)
+
+
+def serve(
+    channel: Channel,
+    config: Config,
+    fds: list[int],
+    *,
+    poison: bool = False,
+    compiles: bool = False,
+) -> None:
+    """Serves a candidate. ``poison``: memory holds no zeros; ``compiles``: see Candidate."""
     allocator.keep_freed_memory()
-    if config.get("poison"):
+    if poison:
         allocator.poison(True)
     # The file that holds the reference's rules is no secret, but a candidate has no business
     # importing it.
     sys.modules.pop(f"{__package__}.reference", None)
     vars(sys.modules[str(__package__)]).pop("reference", None)
-    if config.get("inductor_cache"):
-        inductor.use(config["inductor_cache"])
+    if config.inductor_cache:
+        inductor.use(config.inductor_cache)
     device = serving.device_of(channel, config)
-    c = Candidate(channel, device, bool(config.get("poison")), bool(config.get("runs")))
+    c = Candidate(channel, device, poison, compiles)
     # Which comes before anything of the candidate's.
     hold: dict[type[operations.Request], serving.Op] = {operations.Hold: serving.Lease(fds).hold}
     serving.serve(channel, serving.answering(hold | c.ops()), FILENAME, device)

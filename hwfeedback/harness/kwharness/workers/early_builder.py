@@ -9,6 +9,7 @@ import tempfile
 from typing import Any
 
 from kwharness.base.built import BuildRequest
+from kwharness.base.configs import BuilderConfig
 from kwharness.base.for_builder import Compile, First, Parse, ReadFirst
 from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel, Closed
@@ -18,11 +19,11 @@ from kwharness.build import first_request, forms, sass, source
 from kwharness.export import inline_loader
 
 
-def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+def main(channel: Channel, config: BuilderConfig, fds: list[int]) -> None:
     """Serves ``parse``, ``first`` and ``compile``."""
     del fds
-    if config.get("cuda_home"):
-        os.environ["CUDA_HOME"] = str(config["cuda_home"])
+    if config.cuda_home:
+        os.environ["CUDA_HOME"] = config.cuda_home
     while True:
         try:
             msg, _ = channel.recv()

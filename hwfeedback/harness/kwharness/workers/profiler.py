@@ -29,6 +29,7 @@ if __name__ == "__main__":
 import torch
 
 from kwharness.base import for_candidate, operations, trees
+from kwharness.base.configs import ProfilerConfig
 from kwharness.base.operations import Done
 from kwharness.base.protocol import Channel
 from kwharness.base.records import Message
@@ -60,10 +61,9 @@ _KERNEL, _CHILD = 0, 4  # CUgraphNodeType
 Launch = tuple[str, tuple[int, ...], tuple[int, ...]]  # name, grid, block
 
 
-def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+def main(channel: Channel, config: ProfilerConfig, fds: list[int]) -> None:
     """``fds``: with a command, the socket of who serves the candidate."""
-    command = config.get("command")
-    if not command:
+    if not config.command:
         serve(channel)
         return
     inner = fds.pop(0)
@@ -71,20 +71,20 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     program = [sys.executable, "-I", "-B", os.path.realpath(__file__), str(inner)]
     try:
         process = subprocess.Popen(
-            [*command, "--log-file", report, *program],
+            [*config.command, "--log-file", report, *program],
             stdin=subprocess.DEVNULL,
             pass_fds=[inner],
             env={**os.environ, **ncu.ENVIRONMENT},
         )
     except OSError as e:
-        channel.send({"ok": True, "code": None, "said": e.strerror or "", "report": ""})
+        channel.send(serving.answered(for_candidate.ToolReport(said=e.strerror or "")))
         return
     finally:
         os.close(inner)
     stopped = _wait(channel, process)
     text = interpreter.read_text(report)[: ncu.MAX_REPORT]
-    code = process.returncode
-    channel.send({"ok": True, "code": code, "said": "", "report": text, "stopped": stopped})
+    told = for_candidate.ToolReport(process.returncode, report=text, stopped=stopped)
+    channel.send(serving.answered(told))
 
 
 def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
@@ -104,7 +104,7 @@ def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
     msg, _ = channel.recv(1)  # Closed: who asked is gone, and so are we
     if select.select([over], [], [], ENDING_S)[0]:
         return False
-    target, below = msg.get("pid"), _children(process.pid)
+    target, below = for_candidate.Stop.from_json(msg).pid, _children(process.pid)
     for pid in [target, *_children(target)] if target in below else below:
         with contextlib.suppress(OSError):
             os.kill(pid, 9)

@@ -11,11 +11,11 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from kwharness.base import for_reference, operations, trees
+from kwharness.base.configs import ReferenceConfig
 from kwharness.base.for_reference import ModeResult
 from kwharness.base.operations import Done, Tensors
 from kwharness.base.protocol import Channel
@@ -322,9 +322,9 @@ def _for_part(mode: str, i: int) -> str:
     return ":".join([name, str(seed), *more[1:]])
 
 
-def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
-    if config.get("inductor_cache"):
-        inductor.use(config["inductor_cache"])
+def main(channel: Channel, config: ReferenceConfig, fds: list[int]) -> None:
+    if config.inductor_cache:
+        inductor.use(config.inductor_cache)
     allocator.keep_freed_memory()
     # Of a copy neither the work nor the answer is ours. Programs may be started: compilers are.
     os.fork = os.forkpty = fork

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from kwharness.base import operations
+from kwharness.base.configs import Config
 from kwharness.base.operations import Done, Failure, Request
 from kwharness.base.protocol import Channel, Closed
 from kwharness.base.records import Message
@@ -129,12 +130,12 @@ class Blocks:
         return self._blocks[name].views(layout)
 
 
-def device_of(channel: Channel, config: dict[str, Any]) -> Device:
+def device_of(channel: Channel, config: Config) -> Device:
     """Returns the device that a process computes on. Where that does not work the first request is
     answered with why, before any foreign code has run, and the process ends.
     """
     try:
-        device = devices.of(str(config.get("device") or "cpu"))
+        device = devices.of(config.place.device)
         device.hold_to_float32()
         return device
     except Exception as e:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from test_cuda_driver import in_a_process
 
+from kwharness.base.configs import BuilderConfig, CandidateConfig, ReferenceConfig
 from kwharness.base.requests import Candidate
 from kwharness.base.verdicts import Kernel
 from kwharness.build import (
@@ -73,7 +74,7 @@ def build(server, text, folder, **more):
 def load(server, text, built):
     """Loads a build in a candidate's sandbox. Returns the worker's answer."""
     fds = object_cache.open_all(built.artifacts)
-    with server.spawn("candidate", {"sandbox": "weak", "threads": 1}) as worker:
+    with server.spawn(CandidateConfig(sandbox="weak")) as worker:
         worker.channel.send(
             {
                 "op": "load",
@@ -215,7 +216,7 @@ def test_a_name_of_wide_letters(server, tmp_path):
 
 def test_a_candidate_cannot_poison_the_cache(server, tmp_path):
     """A builder that has run a candidate refuses to compile: what it made could be anything."""
-    with server.spawn("builder", {"sandbox": "weak"}) as worker:
+    with server.spawn(BuilderConfig(sandbox="weak")) as worker:
         worker.channel.send({"op": "record", "source": NATIVE})
         recorded, _ = worker.channel.recv(120)
         worker.channel.send({"op": "compile", "request": recorded["requests"][0]})
@@ -277,13 +278,8 @@ def test_inductor_starts_warm(tmp_path):
     assert folder and inductor.warm(str(tmp_path)) == folder
     client, process = obedient_server(tmp_path)
     try:
-        config = {
-            "sandbox": "weak",
-            "threads": 2,
-            "inductor_cache": folder,
-            "preimport": ["compile"],
-        }
-        with client.spawn("reference", config) as worker:
+        config = ReferenceConfig("weak", 2, preimport=["compile"], inductor_cache=folder)
+        with client.spawn(config) as worker:
             code = "import torch, time; t = time.time(); r = torch.compile(torch.nn.GELU())(torch.ones(3)).tolist(); r = [time.time() - t, r]"  # noqa: E501
             seconds, values = ask(worker, code, 120)
             print(f"\nfirst torch.compile in a worker: {seconds:.1f} s")
@@ -292,7 +288,7 @@ def test_inductor_starts_warm(tmp_path):
                 worker,
                 "import glob; r = glob.glob('/tmp/torchinductor*/precompiled_headers/*.gch')",
             )
-        assert client.ping()["threads"] == 1
+        assert client.ping().threads == 1
     finally:
         client.close()
         process.wait(120)

@@ -16,6 +16,7 @@ import pytest
 from test_builder_client import build
 
 import kernelwright
+from kwharness.base.configs import BuilderConfig
 from kwharness.base.for_builder import Run
 from kwharness.build import artifacts, builder_client, compilers, form_native
 from kwharness.export import inline_loader
@@ -208,7 +209,7 @@ def test_without_it_a_sentence_says_what_to_do(
 
 @compiles
 def test_the_compiler_sees_the_headers_alone(server: Any, checkout: pathlib.Path) -> None:
-    with server.spawn("builder", {"sandbox": "weak"}) as worker:
+    with server.spawn(BuilderConfig(sandbox="weak")) as worker:
         if "mount namespace" in worker.missing:
             pytest.skip("this machine gives a builder no file system of its own")
     for path in ("cute/../../beside.hpp", f"cute/../..{checkout}/beside.hpp"):

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from kwharness.base.built import BuildResult
+from kwharness.base.configs import CandidateConfig
 from kwharness.base.protocol import Channel
 from kwharness.base.requests import Candidate
 from kwharness.build import builder_client, first_request
 from kwharness.machine import toolchain
 from kwharness.process import fork_client
 from kwharness.process.fork_client import ForkServer
+from kwharness.process.messages import Spawn
 
 pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
 
@@ -143,9 +145,7 @@ def test_the_early_referee_answers_its_requests_and_lives_on(
     early: ForkServer, tmp_path: pathlib.Path
 ) -> None:
     ours, theirs = Channel.pair()
-    early._send(
-        {"type": "spawn", "id": 1 << 20, "role": "referee", "config": {}}, [theirs.fileno()]
-    )
+    early._send(Spawn(1 << 20, "referee", config={}), [theirs.fileno()])
     theirs.close()
 
     def ask(**msg: Any) -> dict[str, Any]:
@@ -164,5 +164,5 @@ def test_the_early_referee_answers_its_requests_and_lives_on(
     assert said["status"] == "build_failed" and len(said["fingerprint"]) == 64
     assert ask(type="build_ahead", reference="class Model(:", **body)["result"] == {"status": ""}
     with pytest.raises(Exception, match="unknown role"):
-        early.spawn("candidate", {"sandbox": "strict"})
+        early.spawn(CandidateConfig(sandbox="strict"))
     ours.close()

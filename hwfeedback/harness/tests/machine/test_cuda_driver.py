@@ -22,6 +22,7 @@ import torch
 from process_layer import ask, obedient_server
 
 import kernelwright
+from kwharness.base.configs import BY_ROLE, Place
 from kwharness.base.operations import WindowCalls
 from kwharness.machine import cuda_driver, device, nvml
 from kwharness.machine import gpu as gpus
@@ -377,10 +378,10 @@ def test_cuda_works_in_the_sandbox(tmp_path: pathlib.Path) -> None:
     client, process = obedient_server(tmp_path, env={"LD_LIBRARY_PATH": path})
     try:
         for profile in ("reference", "candidate"):
-            with client.spawn(profile, {"sandbox": "strict", **SEES}) as worker:
+            with client.spawn(BY_ROLE[profile](place=Place(**SEES))) as worker:
                 asked = "import torch; r = torch.ones(3, device='cuda').cumsum(0).tolist()"
                 assert ask(worker, asked) == [1.0, 2.0, 3.0]
-            with client.spawn(profile, {"sandbox": "strict"}) as worker:
+            with client.spawn(BY_ROLE[profile](sandbox="strict")) as worker:
                 assert ask(worker, "import torch; r = torch.cuda.is_available()") is False
     finally:
         client.close()

@@ -14,6 +14,7 @@ from test_bad_references import whole
 from test_referee import HEAD
 
 from kwharness.base.calibration import Calibration
+from kwharness.base.configs import CandidateConfig, Place, ReferenceConfig
 from kwharness.base.operations import Failure
 from kwharness.base.protocol import Channel
 from kwharness.clients import candidate_client, errors, reference_client
@@ -95,11 +96,9 @@ def raising(text: str) -> str:
     return f"raise RuntimeError({text!r})"
 
 
-def inspected(
-    evaluator: Evaluator, source: str, on: Any, config: dict[str, Any] | None = None
-) -> Any:
+def inspected(evaluator: Evaluator, source: str, on: Any, device: str = "cpu") -> Any:
     def spawn() -> errors.Spawned:
-        return evaluator.server.spawn("reference", {"threads": 1} | (config or {}))
+        return evaluator.server.spawn(ReferenceConfig(place=Place(device)))
 
     return inspect_task.inspect(spawn, "it", source, "", threads=1, timeout_s=30, device=on)
 
@@ -186,8 +185,8 @@ def test_what_is_a_references_own_fault_stays_so(
 def test_a_process_that_cannot_begin_on_its_gpu(evaluator: Evaluator) -> None:
     """It has none in its sandbox."""
     with pytest.raises(Ill, match=r"^the reference met a GPU that does not work: "):
-        inspected(evaluator, whole(), Played(), {"device": "cuda"})
-    worker = evaluator.server.spawn("candidate", {"threads": 1, "device": "cuda"})
+        inspected(evaluator, whole(), Played(), "cuda")
+    worker = evaluator.server.spawn(CandidateConfig(place=Place(device="cuda")))
     client = candidate_client.CandidateClient(worker, 30, Played())
     with (
         pytest.raises(faults.Infrastructure, match="met a GPU that does not work"),
@@ -230,7 +229,7 @@ ZEROS = "\n        if not x.any(): {}\n        return torch.softmax(x, -1)"
 
 def test_a_family_that_meets_it_is_not_left_out(evaluator: Evaluator) -> None:
     def calibrated(statement: str) -> Calibration:
-        worker = evaluator.server.spawn("reference", {"threads": 1})
+        worker = evaluator.server.spawn(ReferenceConfig())
         client = reference_client.ReferenceClient(worker, 30, Played())
         try:
             client.load(whole(forward=ZEROS.format(statement)), threads=1, eval_mode=False)

@@ -18,8 +18,10 @@ import pytest
 import waiting
 from process_layer import HARNESS, SCRIPT, ask, connect, listening, obedient_harness
 
+from kwharness.base.configs import CandidateConfig, ReferenceConfig
 from kwharness.base.protocol import Channel, Closed
 from kwharness.process import fork_client, parent, worker_start
+from kwharness.process.messages import Rest, Spawn, Spawned
 
 Start = Callable[[float], subprocess.Popen[bytes]]
 
@@ -51,12 +53,11 @@ class Referee:
     def __init__(self, server: fork_client.ForkServer, config: dict[str, Any]) -> None:
         self.server = server
         self.channel, theirs = Channel.pair()
-        spawn = {"type": "spawn", "id": 77, "role": "referee", "settings": {}, "config": config}
-        server._send(spawn, [theirs.fileno()])
+        server._send(Spawn(77, "referee", config=config), [theirs.fileno()])
         theirs.close()
-        answer = server._answer("spawned", 77, 120)
-        assert answer is not None and answer["mode"] == "trusted"
-        self.pid = int(answer["pid"])
+        answer = server._answer(77, 120, Spawned)
+        assert answer is not None and answer.mode == "trusted"
+        self.pid = answer.pid
 
     def answers(self) -> bool:
         self.channel.send({"type": "nonsense", "id": 5})
@@ -65,7 +66,7 @@ class Referee:
 
     def rest(self) -> None:
         """Leaves it, and the server."""
-        self.server._send({"type": "rest", "id": 77}, [self.channel.fileno()])
+        self.server._send(Rest(77), [self.channel.fileno()])
         self.channel.close()
         self.server.close()
 
@@ -131,8 +132,8 @@ def test_a_referee_of_a_server_that_is_not_kept_ends_with_it() -> None:
 def test_connections_come_and_go(start: Start, path: str) -> None:
     process = start(600)
     first, second = connect(path, process.pid), connect(path, process.pid)
-    with second.spawn("candidate", {"sandbox": "weak"}) as kept:
-        gone = first.spawn("candidate", {"sandbox": "weak"})
+    with second.spawn(CandidateConfig(sandbox="weak")) as kept:
+        gone = first.spawn(CandidateConfig(sandbox="weak"))
         peer = gone.channel
         first.close()
         with pytest.raises(Closed):
@@ -147,7 +148,7 @@ def test_connections_come_and_go(start: Start, path: str) -> None:
         )
         assert listening == []
     third = connect(path, process.pid)
-    assert third.ping()["threads"] == 1
+    assert third.ping().threads == 1
     second.close()
     third.close()
     assert process.poll() is None
@@ -260,7 +261,7 @@ def test_it_ends_with_a_starter_that_is_killed_while_it_starts(importing: pathli
 def test_it_ends_when_nobody_comes(start: Start, path: str) -> None:
     process = start(0.2)
     client = connect(path, process.pid)
-    with client.spawn("candidate", {"sandbox": "weak"}) as w:
+    with client.spawn(CandidateConfig(sandbox="weak")) as w:
         assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # longer than idle: it is used
     client.close()
     assert process.wait(120) == 0
@@ -271,7 +272,7 @@ def test_it_ends_with_its_path(start: Start, path: str) -> None:
     process = start(600)
     client = connect(path, process.pid)
     os.unlink(path)
-    with client.spawn("candidate", {"sandbox": "weak"}) as w:
+    with client.spawn(CandidateConfig(sandbox="weak")) as w:
         assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # who is there stays
     client.close()
     assert process.wait(120) == 0
@@ -280,9 +281,9 @@ def test_it_ends_with_its_path(start: Start, path: str) -> None:
 def test_torch_compile_in_it_leaves_gpus_alone(start: Start, path: str) -> None:
     """Parts of torch ask for GPUs when they are imported; who was forked after that has none."""
     server = connect(path, start(60).pid)
-    with server.spawn("reference", {"sandbox": "weak", "preimport": ["compile"]}):
+    with server.spawn(ReferenceConfig(sandbox="weak", preimport=["compile"])):
         pass
-    with server.spawn("reference", {"sandbox": "weak", "preimport": ["compile"]}) as worker:
+    with server.spawn(ReferenceConfig(sandbox="weak", preimport=["compile"])) as worker:
         asked = "import sys, torch\nr = ['torch._inductor.compile_fx' in sys.modules]\n"
         asked += "r += [torch._C._cuda_isInBadFork(), torch.cuda.is_available()]"
         assert ask(worker, asked) == [True, False, False]

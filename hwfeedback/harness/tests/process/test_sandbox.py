@@ -19,6 +19,7 @@ import pytest
 from process_layer import FORKS_OFTEN, ask, obedient_harness, obedient_server
 
 from kwharness.base import paths
+from kwharness.base.configs import BY_ROLE, BuilderConfig, CandidateConfig, Place, ReferenceConfig
 from kwharness.base.protocol import Closed
 from kwharness.machine import toolchain
 from kwharness.process import audit, fork_client, linux, policy, sandbox, seccomp
@@ -33,7 +34,7 @@ DENIED = (1, 13)  # EPERM, EACCES
 def server(tmp_path_factory):
     client, process = obedient_server(tmp_path_factory.mktemp("server"), more=FORKS_OFTEN)
     yield client
-    assert client.ping()["threads"] == 1, "the fork server must stay single-threaded"
+    assert client.ping().threads == 1, "the fork server must stay single-threaded"
     client.close()
     assert process.wait(120) == 0
 
@@ -45,7 +46,7 @@ ON_GPU = [f"{p} on a GPU" for p in PROFILES if p != "builder"]
 @pytest.fixture(params=[*PROFILES, *ON_GPU])
 def worker(request, server):
     profile, _, gpu = request.param.partition(" on ")
-    with server.spawn(profile, {"sandbox": "weak", "gpu": 0 if gpu else None}) as w:
+    with server.spawn(BY_ROLE[profile](sandbox="weak", place=Place(gpu=0 if gpu else None))) as w:
         w.profile, w.gpu = profile, bool(gpu)
         yield w
 
@@ -101,7 +102,7 @@ def test_what_is_shown_may_lie_behind_a_link(server, tmp_path, to):
     (tmp_path / "absolute").symlink_to(tmp_path / "real")
     (tmp_path / "through").symlink_to("absolute")
     folder = tmp_path / to / "inner"
-    with server.spawn("reference", {"sandbox": "weak", "read_only": [str(folder)]}) as w:
+    with server.spawn(ReferenceConfig(sandbox="weak", read_only=[str(folder)])) as w:
         for place in (folder, tmp_path / "real" / "inner"):
             assert ask(w, f"r = open({str(place / 'file')!r}).read()") == "seen"
 
@@ -287,8 +288,7 @@ other.join()
 
 @pytest.mark.parametrize("profile", ["reference", "candidate"])
 def test_pools_of_threads_have_room_on_a_machine_of_many_cores(server, profile):
-    config = {"sandbox": "weak", "threads": 130}
-    with server.spawn(profile, config) as many:
+    with server.spawn(BY_ROLE[profile]("weak", 130)) as many:
         assert ask(many, POOLS) > 256
 
 
@@ -296,7 +296,9 @@ def test_process_bomb_is_limited_and_swept(server, worker):
     needs(worker, "pid namespace", "user namespace")
     fork = policy.PROFILES[worker.profile].execute
     limit = 40
-    with server.spawn(worker.profile, {"sandbox": "weak"}, limits={"processes": limit}) as bomb:
+    with server.spawn(
+        BY_ROLE[worker.profile](sandbox="weak"), limits=policy.Limits(processes=limit)
+    ) as bomb:
         assert ask(bomb, BOMB.format(fork=fork)) <= limit
         inside = bomb.pid
         bomb.kill()
@@ -306,7 +308,7 @@ def test_process_bomb_is_limited_and_swept(server, worker):
 
 def test_memory_bomb(server, worker):
     with server.spawn(
-        worker.profile, {"sandbox": "weak"}, limits={"memory_bytes": 256 << 20}
+        BY_ROLE[worker.profile](sandbox="weak"), limits=policy.Limits(memory_bytes=256 << 20)
     ) as bomb:
         with pytest.raises(RuntimeError, match=r"MemoryError|RuntimeError"):
             ask(bomb, "import torch; x = torch.ones(1 << 28)")
@@ -323,7 +325,9 @@ def test_a_huge_file_is_cut_off(server, worker):
     assert ask(worker, room.format(path="/dev/shm")) == profile.shm_bytes
     write = "f = open({path!r}, 'wb')\nfor _ in range(10 << 10): f.write(bytes(1 << 20)); f.flush()"
     limit = 64 << 20
-    with server.spawn(worker.profile, {"sandbox": "weak"}, limits={"tmp_bytes": limit}) as small:
+    with server.spawn(
+        BY_ROLE[worker.profile](sandbox="weak"), limits=policy.Limits(tmp_bytes=limit)
+    ) as small:
         for path, most in (("/tmp/huge", limit), ("/dev/shm/huge", profile.shm_bytes)):
             with pytest.raises(RuntimeError, match="OSError"):
                 ask(small, write.format(path=path), 120)
@@ -349,7 +353,7 @@ def test_the_parent_cannot_be_looked_into(worker):
 
 def test_signals_reach_nobody_else(server, worker):
     needs(worker, "pid namespace")
-    with server.spawn("candidate", {"sandbox": "weak"}) as other:
+    with server.spawn(CandidateConfig(sandbox="weak")) as other:
         ask(
             worker,
             "import os, signal\nfor pid in (-1, 0, *range(2, 2000)):\n"
@@ -357,7 +361,7 @@ def test_signals_reach_nobody_else(server, worker):
             "try: os.killpg(0, signal.SIGKILL)\nexcept OSError: pass",
         )
         assert ask(other, "r = 1") == 1
-    assert server.ping()["workers"] >= 1
+    assert server.ping().workers >= 1
 
 
 def test_what_one_worker_leaves_the_next_does_not_find(server, worker):
@@ -368,7 +372,7 @@ def test_what_one_worker_leaves_the_next_does_not_find(server, worker):
             worker,
             f"os.makedirs({folder!r}, exist_ok=True); open({folder!r} + '/left', 'w').close()",
         )
-        with server.spawn(worker.profile, {"sandbox": "weak"}) as following:
+        with server.spawn(BY_ROLE[worker.profile](sandbox="weak")) as following:
             assert not ask(following, f"import os; r = os.path.exists({folder!r} + '/left')")
 
 
@@ -388,7 +392,7 @@ def test_the_store_and_the_caches_cannot_be_reached(worker, tmp_path):
 
 def test_the_streams_that_it_inherits_are_only_a_log(server):
     forged = '{"missing": [], "pid": 1, "contained": true}\n'
-    with server.spawn("candidate", {"sandbox": "weak"}) as w:
+    with server.spawn(CandidateConfig(sandbox="weak")) as w:
         ask(
             w,
             f"import os\nfor fd in range(3, 64):\n    if fd != channel._sock.fileno():\n"
@@ -397,7 +401,7 @@ def test_the_streams_that_it_inherits_are_only_a_log(server):
         )
         assert w.log().count("contained") == 2
         assert ask(w, "r = 1") == 1
-    assert server.ping()["threads"] == 1
+    assert server.ping().threads == 1
 
 
 def test_its_time_cannot_be_stretched(worker):
@@ -414,7 +418,7 @@ def test_its_time_cannot_be_stretched(worker):
 
 
 def test_processor_time_is_limited(server):
-    with server.spawn("candidate", {"sandbox": "weak"}, limits={"cpu_s": 1}) as w:
+    with server.spawn(CandidateConfig(sandbox="weak"), limits=policy.Limits(cpu_s=1)) as w:
         w.channel.send({"code": "while True: pass"})
         end = w.wait(120)
         assert end is not None and end.signal in (signal.SIGKILL, signal.SIGXCPU)
@@ -422,7 +426,7 @@ def test_processor_time_is_limited(server):
 
 def test_who_is_killed_for_others_is_blameless(server):
     # The kernel may kill a small worker because others hold the memory; a person may kill any.
-    with server.spawn("candidate", {"sandbox": "weak"}) as w:
+    with server.spawn(CandidateConfig(sandbox="weak")) as w:
         assert ask(w, "r = 1") == 1
         os.kill(w.pid, signal.SIGKILL)
         end = w.wait(120)
@@ -430,8 +434,8 @@ def test_who_is_killed_for_others_is_blameless(server):
     expected = "oom" if "pid namespace" in w.missing else "foreign"
     assert end.reason == expected and end.blameless == (expected == "foreign")
     # One that had filled its memory is not.
-    limits = {"memory_bytes": 256 << 20}
-    with server.spawn("candidate", {"sandbox": "weak"}, limits=limits) as w:
+    limits = policy.Limits(memory_bytes=256 << 20)
+    with server.spawn(CandidateConfig(sandbox="weak"), limits=limits) as w:
         assert ask(w, "held = bytearray(128 << 20)\nr = 1") == 1
         os.kill(w.pid, signal.SIGKILL)
         end = w.wait(120)
@@ -449,28 +453,28 @@ def test_printing_without_end_hurts_nobody(server, worker):
 
 
 def test_a_crash_is_told_apart(server):
-    w = server.spawn("candidate", {"sandbox": "weak"})
+    w = server.spawn(CandidateConfig(sandbox="weak"))
     w.channel.send(
         {"code": "import sys, os; print('about to die'); sys.stdout.flush(); os._exit(7)"}
     )
     end = w.wait(120)
     assert (end.code, end.signal, end.reason) == (7, None, "exited")
     assert "about to die" in w.log()
-    w = server.spawn("candidate", {"sandbox": "weak"})
+    w = server.spawn(CandidateConfig(sandbox="weak"))
     w.channel.send({"code": "import ctypes; ctypes.string_at(0)"})
     end = w.wait(120)
     assert (end.signal, end.reason) == (signal.SIGSEGV, "signalled")
 
 
 def test_a_worker_ends_with_its_channel(server):
-    w = server.spawn("candidate", {"sandbox": "weak"})
+    w = server.spawn(CandidateConfig(sandbox="weak"))
     w.channel.close()
     assert w.wait(120).code == 0
 
 
 def test_threads_share_a_connection(server):
     def life(code: int) -> int | None:
-        w = server.spawn("candidate", {"sandbox": "weak"})
+        w = server.spawn(CandidateConfig(sandbox="weak"))
         w.channel.send({"code": f"import os; os._exit({code})"})
         return w.wait(120).code
 
@@ -481,14 +485,14 @@ def test_threads_share_a_connection(server):
 
 def test_spawning_leaves_nothing(server):
     for _ in range(5):
-        with server.spawn("candidate", {"sandbox": "weak"}) as w:
+        with server.spawn(CandidateConfig(sandbox="weak")) as w:
             assert ask(w, "r = 1") == 1
-    assert server.ping()["workers"] == 0
+    assert server.ping().workers == 0
 
 
 def test_everything_dies_with_the_server(tmp_path):
     client, process = obedient_server(tmp_path)
-    workers = [client.spawn(p, {"sandbox": "weak"}) for p in PROFILES]
+    workers = [client.spawn(BY_ROLE[p](sandbox="weak")) for p in PROFILES]
     pids = [w.pid for w in workers]
     assert all(os.path.exists(f"/proc/{p}") for p in pids)
     process.kill()
@@ -499,7 +503,7 @@ def test_everything_dies_with_the_server(tmp_path):
     assert not any(alive(p) for p in pids)
     assert workers[0].wait(120).reason == "lost"
     with pytest.raises((Closed, policy.SandboxError)):
-        client.spawn("candidate", {"sandbox": "weak"})
+        client.spawn(CandidateConfig(sandbox="weak"))
 
 
 def alive(pid: int) -> bool:
@@ -511,7 +515,7 @@ def alive(pid: int) -> bool:
 
 def test_everything_dies_with_the_control_connection(tmp_path):
     client, process = obedient_server(tmp_path)
-    pid = client.spawn("candidate", {"sandbox": "weak"}).pid
+    pid = client.spawn(CandidateConfig(sandbox="weak")).pid
     client.close()
     assert process.wait(120) == 0
     assert not alive(pid)
@@ -544,8 +548,8 @@ def test_weak_mode_without_namespaces(tmp_path):
     client, process = fork_client.start(script=str(script))
     try:
         with pytest.raises(policy.SandboxError, match="namespace"):
-            client.spawn("candidate", {"sandbox": "strict"})
-        with client.spawn("candidate", {"sandbox": "weak"}) as w:
+            client.spawn(CandidateConfig(sandbox="strict"))
+        with client.spawn(CandidateConfig(sandbox="weak")) as w:
             assert {"mount namespace", "pid namespace", "network namespace"} <= set(w.missing)
             assert "seccomp" not in w.missing
             with pytest.raises(RuntimeError, match="PermissionError"):
@@ -616,7 +620,7 @@ def test_as_an_ordinary_user(tmp_path):
         except Closed:
             pytest.skip("this Python cannot be shown to another user")
         try:
-            with client.spawn("builder", {"sandbox": "weak"}) as w:
+            with client.spawn(BuilderConfig(sandbox="weak")) as w:
                 if "mount namespace" in w.missing:
                     pytest.skip("ordinary users get no namespaces here")
                 assert w.missing == []
@@ -642,7 +646,7 @@ def test_as_an_ordinary_user(tmp_path):
                     )
                     == "hi\n"
                 )
-            with client.spawn("candidate", {"sandbox": "weak"}) as w:
+            with client.spawn(CandidateConfig(sandbox="weak")) as w:
                 ask(w, "try: open('/root/x')\nexcept OSError: pass")
                 w.log()
                 assert w.files == ({} if "seccomp" in w.missing else {"/root/x": 1})
@@ -665,7 +669,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("gpu", [None, 0], ids=["cpu", "gpu"])
 def test_what_is_refused_is_named(server, gpu):
-    with server.spawn("candidate", {"sandbox": "weak", "gpu": gpu}) as w:
+    with server.spawn(CandidateConfig(sandbox="weak", place=Place(gpu=gpu))) as w:
         ask(w, "import ctypes, platform; libc = ctypes.CDLL(None)")
         ask(w, "import torch; torch.randn(64, 64) @ torch.randn(64, 64)")
         w.log()
@@ -703,7 +707,7 @@ ITS_OWN += ["/", os.path.dirname(sys.prefix)]
 
 @pytest.mark.parametrize("gpu", [None, 0], ids=["cpu", "gpu"])
 def test_files_that_it_asks_for_are_named(server, gpu):
-    with server.spawn("candidate", {"sandbox": "weak", "gpu": gpu}) as w:
+    with server.spawn(CandidateConfig(sandbox="weak", place=Place(gpu=gpu))) as w:
         if {"seccomp", "mount namespace"} & set(w.missing):
             pytest.skip("this machine gives no sandbox")
         ask(w, "import ctypes, os; libc = ctypes.CDLL(None)")
@@ -749,7 +753,7 @@ CHANGES = {
 @pytest.mark.parametrize("profile", ["candidate", "reference"])
 def test_what_it_would_change_and_whom_it_signals_is_named(server, profile):
     """Of a reference no more than that: what it reads is its own matter."""
-    with server.spawn(profile, {"sandbox": "weak"}) as w:
+    with server.spawn(BY_ROLE[profile](sandbox="weak")) as w:
         if {"seccomp", "mount namespace"} & set(w.missing):
             pytest.skip("this machine gives no sandbox")
         ask(w, "import ctypes, os, tempfile; libc = ctypes.CDLL(None)")
@@ -804,7 +808,7 @@ def test_listening_for_nothing_does_not_wait(server):
 
 
 def test_who_is_refused_without_end_is_not_heard_for_ever(server):
-    with server.spawn("candidate", {"sandbox": "weak"}) as w:
+    with server.spawn(CandidateConfig(sandbox="weak")) as w:
         tried = (
             "import socket\nr = set()\nfor _ in range(3000):\n"
             "    try: socket.socket(socket.AF_INET)\n    except OSError as e: r.add(e.errno)\n"
@@ -814,7 +818,7 @@ def test_who_is_refused_without_end_is_not_heard_for_ever(server):
         w.log()
         assert w.refused["socket"] <= audit.MOST_REFUSED
         assert ask(w, "r = 1") == 1
-    assert server.ping()["threads"] == 1
+    assert server.ping().threads == 1
 
 
 def test_filter_is_well_formed():
@@ -865,7 +869,7 @@ def test_what_cuda_tries_by_itself_is_refused_and_not_told(name: str) -> None:
 
 def test_tools_speak_with_what_they_look_at(server):
     """Named pipes and local sockets, and nothing else that others may not have."""
-    with server.spawn("builder", {"sandbox": "weak", "tools": True}) as w:
+    with server.spawn(BuilderConfig(sandbox="weak", tools=True)) as w:
         needs(w, "network namespace", "seccomp")
         ask(w, "import os, socket, stat")
         ask(w, "os.mkfifo('/tmp/pipe'); r = stat.S_ISFIFO(os.stat('/tmp/pipe').st_mode); assert r")
@@ -878,7 +882,7 @@ def test_tools_speak_with_what_they_look_at(server):
         for family in ("AF_INET", "AF_INET6", "AF_NETLINK"):
             with pytest.raises(RuntimeError, match="PermissionError"):
                 ask(w, f"socket.socket(socket.{family}, socket.SOCK_DGRAM)")
-    with server.spawn("builder", {"sandbox": "weak"}) as w:
+    with server.spawn(BuilderConfig(sandbox="weak")) as w:
         needs(w, "seccomp")
         with pytest.raises(RuntimeError, match="PermissionError"):
             ask(w, "import os; os.mkfifo('/tmp/pipe')")
@@ -888,8 +892,8 @@ def test_tools_speak_with_what_they_look_at(server):
 def test_a_sanitizer_is_started_in_the_sandbox(server):
     """As far as it goes without a GPU: what it starts is heard of, and asks for none."""
     program = toolchain.compute_sanitizer()
-    config = {"sandbox": "weak", "tools": True, "read_only": [os.path.dirname(program)]}
-    with server.spawn("builder", config) as w:
+    config = BuilderConfig("weak", read_only=[os.path.dirname(program)], tools=True)
+    with server.spawn(config) as w:
         needs(w, "network namespace")
         command = [*sanitizers.command(program, "memcheck", "/tmp/report"), "/bin/true"]
         ask(w, f"import subprocess; subprocess.run({command!r})")
@@ -900,7 +904,7 @@ def test_a_sanitizer_is_started_in_the_sandbox(server):
 def test_the_server_starts_without_our_environment(tmp_path):
     client, process = obedient_server(tmp_path, env={})
     try:
-        assert client.ping()["threads"] == 1
+        assert client.ping().threads == 1
     finally:
         client.close()
         process.wait(120)

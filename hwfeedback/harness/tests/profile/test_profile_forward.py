@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from kwharness.base.configs import ProfilerConfig
 from kwharness.base.learned import Learned
 from kwharness.base.protocol import ProtocolError
 from kwharness.base.requests import Ceilings, Request
@@ -25,6 +26,7 @@ from kwharness.clients.warm_processes import WarmProcesses
 from kwharness.machine import device as devices
 from kwharness.machine import toolchain
 from kwharness.process.fork_client import ForkServer
+from kwharness.process.policy import Limits
 from kwharness.profile import kernel_kinds, kernel_work, ncu, profile_forward, under_ncu
 from kwharness.referee import doctor, profiles
 from kwharness.referee.context import Context
@@ -75,8 +77,7 @@ def lists(*kinds: Any, **more: Any) -> kernel_kinds.Seen:
 
 
 def profiler(server: ForkServer, **more: Any) -> profile_forward.Profiler:
-    config = {"sandbox": "strict", "threads": 1}
-    return profile_forward.Profiler(server, devices.CPU, config, {}, (), 90, **more)
+    return profile_forward.Profiler(server, devices.CPU, ProfilerConfig(), Limits(), (), 90, **more)
 
 
 @pytest.fixture
@@ -240,9 +241,9 @@ def test_one_whose_context_was_not_needed_ends(
         spares.wait_for_prepared()
     spares.close()
     end = time.monotonic() + 120
-    while server.ping()["workers"] and time.monotonic() < end:
+    while server.ping().workers and time.monotonic() < end:
         time.sleep(0.05)
-    assert server.ping()["workers"] == 0
+    assert server.ping().workers == 0
 
 
 @pytest.mark.slow
@@ -532,9 +533,9 @@ def test_no_processes_are_left(server: ForkServer, fake: Callable[[str], None]) 
     fake("sleep 1000 & sleep 1000 & exit 1\n")
     taken(profiler(server), subject())
     end = time.monotonic() + 120
-    while server.ping()["workers"] and time.monotonic() < end:
+    while server.ping().workers and time.monotonic() < end:
         time.sleep(0.05)
-    assert server.ping()["workers"] == 0
+    assert server.ping().workers == 0
 
 
 def test_a_report_of_three_kernels() -> None:
@@ -595,7 +596,7 @@ def test_kinds_find_their_rows() -> None:
         ],
         ["another(int)", [7, 1, 1], [32, 1, 1], 5],
     ]
-    p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
+    p = profile_forward.Profiler(None, devices.CPU, ProfilerConfig(), Limits(), (), 90)
     seen = kernel_kinds.Seen(kernel_kinds.kinds_of(listed), report)
     found = told_of(p, subject(), seen, "ncu", "")
     assert found["launches"] == 9
@@ -661,7 +662,7 @@ def test_times_that_ncu_did_not_measure_are_those_of_pytorchs_profiler(
 def test_launches_of_kinds_that_are_not_listed_are_counted() -> None:
     size = (4, 1, 1), (256, 1, 1)
     rows = [ncu.Row(RELU, *size, {kernel_kinds.TIME: 2000.0})]
-    p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
+    p = profile_forward.Profiler(None, devices.CPU, ProfilerConfig(), Limits(), (), 90)
     for more, ms in ((0, 0.002), (30, 0.752), (31, 0)):  # PyTorch's profiler saw 30
         seen = kernel_kinds.Seen([kernel_kinds.Kind(RELU, *size, 1)], ncu.Report(rows), more=more)
         listed = lists((RELU, *size, 1, 7.0), ("k", *size, 10, 0.25), more=20, more_ms=0.5)
@@ -692,7 +693,7 @@ def test_a_worker_counts_kinds_beyond_those_that_it_lists() -> None:
 def test_a_part_that_was_measured_is_not_the_whole() -> None:
     """Where nobody says how often each kernel is launched: ncu looks at the first eight alike."""
     row = ncu.Row("k", (4, 1, 1), (32, 1, 1), {kernel_kinds.TIME: 1000.0})
-    p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
+    p = profile_forward.Profiler(None, devices.CPU, ProfilerConfig(), Limits(), (), 90)
     for n, whole in ((7, True), (8, False)):
         assert kernel_kinds.is_whole([row] * n) == whole
         kinds = kernel_kinds.kinds_in([row] * n)
@@ -729,7 +730,7 @@ def test_several_launches_of_a_kind_are_one() -> None:
         kernel_kinds.Kind("void at::elementwise<Add>(int)", (4, 1, 1), (32, 1, 1), 10),
         kernel_kinds.Kind("void at::elementwise<Mul>(int)", (4, 1, 1), (32, 1, 1), 1),
     ]
-    p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
+    p = profile_forward.Profiler(None, devices.CPU, ProfilerConfig(), Limits(), (), 90)
     found = told_of(p, subject(), kernel_kinds.Seen(kinds, ncu.Report(rows)), "ncu", "")
     add, mul = found["kernels"]
     assert add["name"].endswith("<Add>(int)") and add["ms"] == pytest.approx(2000e-6)
@@ -929,7 +930,9 @@ def test_what_a_gpu_names_otherwise_has_one_name() -> None:
         [kernel_kinds.Kind(RELU, *size, 2)], ncu.Report([ncu.Row(RELU, *size, metrics)])
     )
     for full in (False, True):
-        p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 120, full=full)
+        p = profile_forward.Profiler(
+            None, devices.CPU, ProfilerConfig(), Limits(), (), 120, full=full
+        )
         assert own[read] in p._known and read not in p._known
         found = told_of(p, subject(), seen, "ncu", "")
         told = {kernel_kinds.TIME: 4000.0, read: 128.0, write: 64.0}
@@ -937,7 +940,7 @@ def test_what_a_gpu_names_otherwise_has_one_name() -> None:
         assert found["measured_as"] == own
         assert not {read, write, *own.values()} & set(found.get("missing", ()))
         assert position(found, {}, 96)["dram_bytes_ratio"] == 2
-    p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
+    p = profile_forward.Profiler(None, devices.CPU, ProfilerConfig(), Limits(), (), 90)
     assert "measured_as" not in told_of(p, subject(), seen, "ncu", "")
 
 
@@ -951,7 +954,7 @@ def test_a_full_set_loses_nothing_of_the_selection() -> None:
     text += "\n" + ",".join(['""'] * (4 + len(metrics))) + "\n"
     text += ",".join(f'"{w}"' for w in ["0", "k", *size, *metrics.values()])
     report = ncu.read(text)
-    p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90, full=True)
+    p = profile_forward.Profiler(None, devices.CPU, ProfilerConfig(), Limits(), (), 90, full=True)
     found = told_of(
         p, subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
     )
@@ -981,7 +984,7 @@ def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
 "0","k","(4, 1, 1)","(32, 1, 1)","2000","(!) n/a","nan"
 '''
     report = ncu.read(text)
-    p = profile_forward.Profiler(None, devices.CPU, {}, {}, (), 90)
+    p = profile_forward.Profiler(None, devices.CPU, ProfilerConfig(), Limits(), (), 90)
     found = told_of(
         p, subject(), kernel_kinds.Seen(kernel_kinds.kinds_in(report.rows), report), "ncu", ""
     )

@@ -15,6 +15,7 @@ import waiting
 from evaluating import Evaluator
 from test_referee import NATIVE, SCALED
 
+from kwharness.base.configs import Config
 from kwharness.base.operations import Failure
 from kwharness.base.requests import Request
 from kwharness.clients.errors import WorkerError
@@ -75,9 +76,9 @@ def test_nothing_of_it_runs_while_it_waits_to_be_alone(evaluator: Evaluator) -> 
     met: list[str] = []
     spawn = ForkServer.spawn
 
-    def noted(server: ForkServer, role: str, *args: Any, **more: Any) -> Any:
-        worker = spawn(server, role, *args, **more)
-        if role == "candidate":
+    def noted(server: ForkServer, config: Config, *args: Any, **more: Any) -> Any:
+        worker = spawn(server, config, *args, **more)
+        if config.role == "candidate":
             met.append(f"/proc/{worker.pid}")
         return worker
 

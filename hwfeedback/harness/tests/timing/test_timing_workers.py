@@ -9,6 +9,7 @@ import pytest
 import torch
 from evaluating import LLC
 
+from kwharness.base.configs import ReferenceConfig
 from kwharness.process import fork_client
 from kwharness.timing import input_pool, process_use, timing, window_base, window_session
 
@@ -43,7 +44,7 @@ def load(worker: fork_client.Worker, threads: int) -> None:
 
 def test_eager_against_eager(server: fork_client.ForkServer) -> None:
     def spawn(_: str = "") -> fork_client.Worker:
-        worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
+        worker = server.spawn(ReferenceConfig(sandbox="weak"))
         load(worker, threads=1)
         ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}, "output_tree": {"t": 0}})
         return worker
@@ -69,7 +70,7 @@ def test_eager_against_eager(server: fork_client.ForkServer) -> None:
 
 
 def test_a_worker_of_the_server_is_seen_from_outside(server: fork_client.ForkServer) -> None:
-    worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
+    worker = server.spawn(ReferenceConfig(sandbox="weak"))
     try:
         before = process_use.usage(process_use.tree(worker.pid))
         load(worker, threads=1)
@@ -81,7 +82,7 @@ def test_a_worker_of_the_server_is_seen_from_outside(server: fork_client.ForkSer
 
 def test_timed_calls_touch_no_new_memory(server: fork_client.ForkServer) -> None:
     # Outputs that were not freed once made baselines three times too slow, and nobody else.
-    worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
+    worker = server.spawn(ReferenceConfig(sandbox="weak"))
     try:
         load(worker, threads=1)
         ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}, "output_tree": {"t": 0}})

@@ -28,9 +28,9 @@ def verdict(evaluator: Evaluator, text: str, **more: Any) -> dict[str, Any]:
     assert v["reason"].isprintable() and len(v["reason"]) <= 600
     assert evaluator.verdict(TASK, HONEST, built=True)["status"] == "correct"
     end = time.monotonic() + 120
-    while evaluator.server.ping()["workers"] > 1 and time.monotonic() < end:
+    while evaluator.server.ping().workers > 1 and time.monotonic() < end:
         time.sleep(0.1)  # the reference's process is kept
-    assert evaluator.server.ping()["workers"] <= 1
+    assert evaluator.server.ping().workers <= 1
     return v
 
 

@@ -9,8 +9,10 @@ from evaluating import Evaluator
 from test_referee import HEAD, SOFTMAX
 
 from kwharness.base import paths
+from kwharness.base.configs import ReferenceConfig
 from kwharness.base.operations import Failure
 from kwharness.clients.errors import WorkerError
+from kwharness.process.policy import Limits
 from kwharness.referee import faults
 from kwharness.task.invalid import Invalid
 from kwharness.verify import calibrate_family
@@ -421,7 +423,7 @@ def test_memory_that_grows_is_bounded(
     spawn = evaluator.server.spawn
 
     def small(*args: Any, **more: Any) -> Any:
-        return spawn(*args, **more, limits={"memory_bytes": 512 << 20})
+        return spawn(*args, **more, limits=Limits(memory_bytes=512 << 20))
 
     monkeypatch.setattr(evaluator.server, "spawn", small)
     assert refused(evaluator, source).message == f"the reference ran out of memory {where(part)}"
@@ -465,7 +467,7 @@ def test_an_odd_reference_is_a_task(evaluator: Evaluator, kind: str) -> None:
 
 
 def test_what_a_reference_prints_is_not_kept(evaluator: Evaluator) -> None:
-    with evaluator.server.spawn("reference", {"threads": 1}) as worker:
+    with evaluator.server.spawn(ReferenceConfig()) as worker:
         worker.channel.send({"op": "import", "source": GOOD["prints"], "threads": 1})
         answer, _ = worker.channel.recv(120)
         assert answer["ok"] and 60 << 10 < len(worker.log()) < 70 << 10
