@@ -434,7 +434,11 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
     evaluator: Evaluator,
 ) -> None:
     def ahead(text: str, **more: Any) -> dict[str, Any]:
-        msg = {"candidate": {"source": text}, "cache_dir": evaluator.cache, "custom_code": "required"}
+        msg = {
+            "candidate": {"source": text},
+            "cache_dir": evaluator.cache,
+            "custom_code": "required",
+        }
         return evaluator.ask("build_ahead", msg | {"device": "cpu", "arch": ""} | more)
 
     broken = NATIVE.replace("i < rows", "i < no_rows", 1)
