@@ -142,9 +142,9 @@ def main() -> int:
         trials = [pool.submit(trial, m, *given) for m in [Mutant(CONTROL), *chosen]]
         for t in concurrent.futures.as_completed(trials):
             done = t.result()
-            print(
-                f"{done.mutant.name}: {len(done.failed)} failed, {done.seconds:.0f} s", flush=True
-            )
+            first = f", first {done.failed[0]}" if done.failed else ""
+            said = f"{done.mutant.name}: {len(done.failed)} failed, {done.seconds:.0f} s{first}"
+            print(said, flush=True)
     control, *found = (t.result() for t in trials)
     if args.json:
         args.json.write_text(json.dumps({f.mutant.name: f.failed for f in (control, *found)}))
