@@ -1,4 +1,4 @@
-"""What the referee answers to the requests of requests.py, and what it says before it answers.
+"""What the referee answers to the requests of requests.py.
 
 hwfeedback reads the same keys; referee.schema.json has them for both.
 """
@@ -123,11 +123,3 @@ class Refusal(Message):
     message: str
     hint: str = ""  # what to do
     traceback: str = ""
-
-
-@dataclass(frozen=True)
-class Progress(Message):
-    """How far a request has come."""
-
-    stage: str  # "build", "verify", "time"...
-    note: str

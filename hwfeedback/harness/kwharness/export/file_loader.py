@@ -42,7 +42,7 @@ def _load(library):
 COMPILER
     key = hashlib.sha256(repr((source, command, machine)).encode()).hexdigest()[:32]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = os.environ.get("TORCH_EXTENSIONS_DIR", f"{caches}/torch_extensions") + f"/kernelwright/{name}-{key}.so"
+    path = (os.environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions") + f"/kernelwright/{name}-{key}.so"
     if os.path.exists(path):
         return globals()[f"_functions_{number}"](library, ctypes.CDLL(path))
     if not shutil.which(compiler):

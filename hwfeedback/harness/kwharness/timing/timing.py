@@ -23,7 +23,7 @@ How the referee uses it, per evaluation::
 - A candidate that fails raises ``CallFailed`` or what its channel raises; a baseline that fails
   when it is measured alone is noted and left out, except for eager. Eager's failure, and that of
   one that takes turns with a candidate, is ``BaselineFailed``.
-- ``Timed.records`` go into the cache and comes back as ``known`` for the same task, device,
+- ``Timed.records`` go into the cache and come back as ``known`` for the same task, device,
   versions, precision.
 
 The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
